@@ -237,7 +237,6 @@ class L1ACE(BatchCoupledLoss):
         by: str = "image",
         include_background: bool = True,
         fidelity: PerSampleLoss | None = None,
-        name: str = "l1_ace",
         **kwargs: Unpack[LossOptions],
     ):
         check_integer("num_bins", num_bins, 1)
@@ -252,7 +251,6 @@ class L1ACE(BatchCoupledLoss):
                 "by": by,
                 "include_background": include_background,
             },
-            name=name,
             **kwargs,
         )
 

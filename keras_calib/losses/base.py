@@ -39,8 +39,15 @@ class LossOptions(TypedDict, total=False):
     axis: int
     ignore_class: int | None
     reduction: str | None
+    name: str | None
     dtype: Any
     jit_compile: bool
+
+
+def _name_of(fn: Callable) -> str | None:
+    """That of a function; None if it is none of TensorFlow's scopes."""
+    name = getattr(fn, "__name__", "")
+    return name if name.isidentifier() and name[0] != "_" else None
 
 
 @without_autograph
@@ -77,7 +84,7 @@ class PerSampleLoss(keras.losses.Loss):
         ignore_class: Class id of the labels to leave out, such as 255 in
             segmentation. Means divide by the number of labels that are left.
         reduction: How losses become one number, as in `keras.losses.Loss`.
-        name: Name of the loss.
+        name: Name of the loss. Defaults to that of `fn`.
         dtype: `"float64"`, or anything else for float32, because half
             precision would round class ids. Defaults to the `floatx` of Keras.
         jit_compile: Whether TensorFlow compiles the formula by XLA inside a
@@ -134,7 +141,7 @@ class PerSampleLoss(keras.losses.Loss):
         dtype = keras.dtype_policies.get(dtype or keras.config.floatx())
         is_double = dtype.compute_dtype == "float64"
         super().__init__(
-            name=name,
+            name=name or _name_of(fn),
             reduction=reduction,
             dtype="float64" if is_double else "float32",
         )
@@ -285,7 +292,7 @@ class BatchCoupledLoss(PerSampleLoss):
             the same `from_logits`, `axis`, `ignore_class`, `reduction` and
             `dtype`. None for cross entropy.
         hyperparameters: Keyword arguments of `statistic`.
-        **kwargs: `name` and arguments of `PerSampleLoss`.
+        **kwargs: Arguments of `PerSampleLoss`.
 
     Raises:
         TypeError: If `fidelity` is not a `PerSampleLoss` for plain labels.
@@ -304,12 +311,11 @@ class BatchCoupledLoss(PerSampleLoss):
         strength: float = 1.0,
         fidelity: PerSampleLoss | None = None,
         hyperparameters: dict | None = None,
-        name: str | None = None,
         **kwargs: Unpack[LossOptions],
     ):
         check_at_least("strength", strength, 0.0)
         given: Any = {**(hyperparameters or {}), **kwargs}
-        super().__init__(statistic, name=name, **given)
+        super().__init__(statistic, **given)
         if fidelity is not None:
             self._check_fidelity(fidelity)
         self.strength = strength

@@ -279,12 +279,9 @@ class MDCA(BatchCoupledLoss):
         strength: float = 1.0,
         *,
         fidelity: PerSampleLoss | None = None,
-        name: str = "mdca",
         **kwargs: Unpack[LossOptions],
     ):
-        super().__init__(
-            mdca, strength=strength, fidelity=fidelity, name=name, **kwargs
-        )
+        super().__init__(mdca, strength=strength, fidelity=fidelity, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -334,7 +331,6 @@ class DCA(BatchCoupledLoss):
         *,
         huber_delta: float | None = None,
         fidelity: PerSampleLoss | None = None,
-        name: str = "dca",
         **kwargs: Unpack[LossOptions],
     ):
         if huber_delta is not None:
@@ -344,7 +340,6 @@ class DCA(BatchCoupledLoss):
             strength=strength,
             fidelity=fidelity,
             hyperparameters={"huber_delta": huber_delta},
-            name=name,
             **kwargs,
         )
 
@@ -412,7 +407,6 @@ class MMCE(BatchCoupledLoss):
         kernel_width: float = 0.4,
         variant: str = "unweighted",
         fidelity: PerSampleLoss | None = None,
-        name: str = "mmce",
         **kwargs: Unpack[LossOptions],
     ):
         check_at_least("kernel_width", kernel_width, _MIN_WIDTH)
@@ -422,6 +416,5 @@ class MMCE(BatchCoupledLoss):
             strength=strength,
             fidelity=fidelity,
             hyperparameters={"kernel_width": kernel_width, "variant": variant},
-            name=name,
             **kwargs,
         )

@@ -193,7 +193,6 @@ class CRLMargin(PerSampleLoss):
         *,
         strength: float = 1.0,
         condition: str = "predicted",
-        name: str = "crl_margin",
         **kwargs: Unpack[LossOptions],
     ):
         check_at_least("margin", margin, 0.0)
@@ -204,6 +203,5 @@ class CRLMargin(PerSampleLoss):
             margin=margin,
             strength=strength,
             condition=condition,
-            name=name,
             **kwargs,
         )

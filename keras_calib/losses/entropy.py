@@ -224,15 +224,9 @@ class LabelRelaxation(PerSampleLoss):
 
     needs_hard_labels = True
 
-    def __init__(
-        self,
-        alpha: float = 0.1,
-        *,
-        name: str = "label_relaxation",
-        **kwargs: Unpack[LossOptions],
-    ):
+    def __init__(self, alpha: float = 0.1, **kwargs: Unpack[LossOptions]):
         check_share("alpha", alpha)
-        super().__init__(label_relaxation, alpha=alpha, name=name, **kwargs)
+        super().__init__(label_relaxation, alpha=alpha, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -276,7 +270,6 @@ class ConfidencePenalty(PerSampleLoss):
         *,
         class_reduction: str = "sum",
         threshold: float | None = None,
-        name: str = "confidence_penalty",
         **kwargs: Unpack[LossOptions],
     ):
         check_at_least("beta", beta, 0.0)
@@ -288,7 +281,6 @@ class ConfidencePenalty(PerSampleLoss):
             beta=beta,
             class_reduction=class_reduction,
             threshold=threshold,
-            name=name,
             **kwargs,
         )
 
@@ -317,17 +309,9 @@ class UniformityPenalty(PerSampleLoss):
         https://github.com/by-liu/MbLS
     """
 
-    def __init__(
-        self,
-        strength: float = 1.0,
-        *,
-        name: str = "uniformity_penalty",
-        **kwargs: Unpack[LossOptions],
-    ):
+    def __init__(self, strength: float = 1.0, **kwargs: Unpack[LossOptions]):
         check_at_least("strength", strength, 0.0)
-        super().__init__(
-            uniformity_penalty, strength=strength, name=name, **kwargs
-        )
+        super().__init__(uniformity_penalty, strength=strength, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -359,7 +343,5 @@ class BrierLoss(PerSampleLoss):
         squared error of the probability of the second class.
     """
 
-    def __init__(
-        self, *, name: str = "brier_loss", **kwargs: Unpack[LossOptions]
-    ):
-        super().__init__(brier_loss, name=name, **kwargs)
+    def __init__(self, **kwargs: Unpack[LossOptions]):
+        super().__init__(brier_loss, **kwargs)

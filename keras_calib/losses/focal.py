@@ -229,15 +229,9 @@ class FocalLoss(PerSampleLoss):
         are no class weights here.
     """
 
-    def __init__(
-        self,
-        gamma: float = 3.0,
-        *,
-        name: str = "focal_loss",
-        **kwargs: Unpack[LossOptions],
-    ):
+    def __init__(self, gamma: float = 3.0, **kwargs: Unpack[LossOptions]):
         check_at_least("gamma", gamma, 0.0)
-        super().__init__(focal_loss, gamma=gamma, name=name, **kwargs)
+        super().__init__(focal_loss, gamma=gamma, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -274,15 +268,9 @@ class InverseFocalLoss(PerSampleLoss):
 
     needs_hard_labels = True
 
-    def __init__(
-        self,
-        gamma: float = 2.0,
-        *,
-        name: str = "inverse_focal_loss",
-        **kwargs: Unpack[LossOptions],
-    ):
+    def __init__(self, gamma: float = 2.0, **kwargs: Unpack[LossOptions]):
         check_at_least("gamma", gamma, 0.0)
-        super().__init__(inverse_focal_loss, gamma=gamma, name=name, **kwargs)
+        super().__init__(inverse_focal_loss, gamma=gamma, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -322,12 +310,10 @@ class FLSD(PerSampleLoss):
     def __init__(
         self,
         gammas: Sequence[Sequence[float]] = _FLSD_53,
-        *,
-        name: str = "flsd",
         **kwargs: Unpack[LossOptions],
     ):
         gammas = _read_table(gammas)
-        super().__init__(flsd, gammas=gammas, name=name, **kwargs)
+        super().__init__(flsd, gammas=gammas, **kwargs)
 
 
 def _read_table(gammas: Any) -> list[list[float]]:

@@ -216,7 +216,6 @@ class MbLS(PerSampleLoss):
         *,
         strength: float = 0.1,
         class_reduction: str = "mean",
-        name: str = "mbls",
         **kwargs: Unpack[LossOptions],
     ):
         check_at_least("margin", margin, 0.0)
@@ -227,7 +226,6 @@ class MbLS(PerSampleLoss):
             margin=margin,
             strength=strength,
             class_reduction=class_reduction,
-            name=name,
             **kwargs,
         )
 
@@ -290,7 +288,6 @@ class ACLS(PerSampleLoss):
         reference: str = "min",
         smoothing: str = "adaptive",
         condition: str = "margin",
-        name: str = "acls",
         **kwargs: Unpack[LossOptions],
     ):
         check_at_least("margin", margin, 0.0)
@@ -315,7 +312,6 @@ class ACLS(PerSampleLoss):
             reference=reference,
             smoothing=smoothing,
             condition=condition,
-            name=name,
             **kwargs,
         )
 

@@ -170,12 +170,8 @@ class CPC(PerSampleLoss):
         self,
         lambda1: float = 0.1,
         lambda2: float = 1.0,
-        *,
-        name: str = "cpc",
         **kwargs: Unpack[LossOptions],
     ):
         check_at_least("lambda1", lambda1, 0.0)
         check_at_least("lambda2", lambda2, 0.0)
-        super().__init__(
-            cpc, lambda1=lambda1, lambda2=lambda2, name=name, **kwargs
-        )
+        super().__init__(cpc, lambda1=lambda1, lambda2=lambda2, **kwargs)

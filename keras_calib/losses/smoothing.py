@@ -239,14 +239,11 @@ class LabelSmoothing(PerSampleLoss):
         alpha: float = 0.1,
         *,
         spread: str = "all",
-        name: str = "label_smoothing",
         **kwargs: Unpack[LossOptions],
     ):
         check_at_most("alpha", alpha, 1.0)
         check_in("spread", spread, ("all", "others"))
-        super().__init__(
-            label_smoothing, alpha=alpha, spread=spread, name=name, **kwargs
-        )
+        super().__init__(label_smoothing, alpha=alpha, spread=spread, **kwargs)
 
 
 @reads_ids
@@ -304,17 +301,11 @@ class AdaptiveLabelSmoothing(PerSampleLoss):
         beta: float = 1.0,
         *,
         floor: str | None = None,
-        name: str = "adaptive_label_smoothing",
         **kwargs: Unpack[LossOptions],
     ):
         check_beta_and_floor(beta, floor)
-        super().__init__(
-            _of_rows,
-            beta=beta,
-            floor=floor,
-            name=name,
-            **kwargs,
-        )
+        kwargs.setdefault("name", "adaptive_label_smoothing")
+        super().__init__(_of_rows, beta=beta, floor=floor, **kwargs)
 
     def split_labels(self, y_true, rules=None):
         ids, *shares = split_objectness(y_true, self.ignore_class, rules)

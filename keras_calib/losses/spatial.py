@@ -302,14 +302,11 @@ class SVLS(_SpatialLoss):
         sigma: float = 1.0,
         *,
         kernel_size: int = 3,
-        name: str = "svls",
         **kwargs: Unpack[LossOptions],
     ):
         check_above("sigma", sigma, 0.0)
         _check_kernel(kernel_size)
-        super().__init__(
-            svls, sigma=sigma, kernel_size=kernel_size, name=name, **kwargs
-        )
+        super().__init__(svls, sigma=sigma, kernel_size=kernel_size, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -372,7 +369,6 @@ class NACL(_SpatialLoss):
         kernel_size: int = 3,
         sigma: float = 1.0,
         padding: str = "replicate",
-        name: str = "nacl",
         **kwargs: Unpack[LossOptions],
     ):
         check_at_least("strength", strength, 0.0)
@@ -396,6 +392,5 @@ class NACL(_SpatialLoss):
             kernel_size=kernel_size,
             sigma=sigma,
             padding=padding,
-            name=name,
             **kwargs,
         )
