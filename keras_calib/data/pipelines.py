@@ -401,11 +401,12 @@ class Batching(NamedTuple):
     def labels(self, batch: dict) -> Any:
         """Labels of the requested kind; errors name the bad examples."""
         labels, context = batch["label"], batch.get("context")
-        _require_none(
-            (labels < 0) | (labels >= self.num_classes),
+        wrong = (labels < 0) | (labels >= self.num_classes)
+        require(
+            ~tf.reduce_any(wrong),
             f"Labels must be >= 0 and < num_classes={self.num_classes}",
-            batch["name"],
-            label=labels,
+            example=tf.boolean_mask(batch["name"], wrong),
+            label=tf.boolean_mask(labels, wrong),
         )
         shares: Any = batch.get("objectness")
         if self.targets == "ids":
@@ -453,13 +454,3 @@ class Batching(NamedTuple):
             tf.float32,
         )
         return tf.ensure_shape(targets, [labels.shape[0], self.num_classes])
-
-
-def _require_none(wrong: Any, rule: str, names: Any, **values: Any) -> None:
-    """Raises with the names, and values, of bad examples."""
-    require(
-        ~tf.reduce_any(wrong),
-        rule,
-        example=tf.boolean_mask(names, wrong),
-        **{k: tf.boolean_mask(v, wrong) for k, v in values.items()},
-    )

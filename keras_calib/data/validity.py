@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 
 from keras_calib.backend.late import tensorflow as tf
-from keras_calib.data.boxes import NO_BOX, as_boxes, selected
+from keras_calib.data.boxes import as_boxes, selected
 from keras_calib.data.examples import (
     as_text,
     decoded,
@@ -196,12 +196,12 @@ def _problems(
 
 
 def bad_boxes(boxes: Any) -> Any:
-    """Which rows `(..., n, 4)` are invalid boxes; `NO_BOX` is valid."""
+    """Which rows `(..., n, 4)` are invalid boxes."""
     low, high = boxes[..., :2], boxes[..., 2:]
     # Corners beyond these limits are pixels, not shares of the image.
     near = (low >= -1) & (high <= 2)
     good = (low < high) & (low < 1) & (high > 0) & near
-    return ~((good[..., 0] & good[..., 1]) | (boxes[..., 0] == NO_BOX))
+    return ~(good[..., 0] & good[..., 1])
 
 
 def required_boxes(boxes: Any, example: dict) -> Any:

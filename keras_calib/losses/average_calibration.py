@@ -14,11 +14,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.backend.replicas import num_replicas, sum_over_replicas
 from keras_calib.inputs.checks import check_flag, check_in, check_integer
-from keras_calib.losses.base import (
-    BatchCoupledLoss,
-    LossOptions,
-    PerSampleLoss,
-)
+from keras_calib.losses.base import BatchCoupledLoss, CoupledOptions
 from keras_calib.losses.closed_forms import (
     Targets,
     flat_rows,
@@ -204,9 +200,7 @@ class L1ACE(BatchCoupledLoss):
             authors do. `"batch"` takes that of all pixels of the batch, also
             for classification.
         include_background: Whether class 0 takes part in the mean over k.
-        fidelity: The `PerSampleLoss` to add the term to, or None for cross
-            entropy.
-        **kwargs: `name` and arguments of `PerSampleLoss`.
+        **kwargs: `fidelity`, `name` and arguments of `BatchCoupledLoss`.
 
     Raises:
         ValueError: On call, if `by` is `"image"` and predictions are rows
@@ -236,8 +230,7 @@ class L1ACE(BatchCoupledLoss):
         num_bins: int = 20,
         by: str = "image",
         include_background: bool = True,
-        fidelity: PerSampleLoss | None = None,
-        **kwargs: Unpack[LossOptions],
+        **kwargs: Unpack[CoupledOptions],
     ):
         check_integer("num_bins", num_bins, 1)
         check_in("by", by, ("image", "batch"))
@@ -245,7 +238,6 @@ class L1ACE(BatchCoupledLoss):
         super().__init__(
             l1_ace,
             strength=strength,
-            fidelity=fidelity,
             hyperparameters={
                 "num_bins": num_bins,
                 "by": by,

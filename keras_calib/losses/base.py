@@ -272,6 +272,12 @@ class PerSampleLoss(keras.losses.Loss):
         self._has_seen_logits = True
 
 
+class CoupledOptions(LossOptions, total=False):
+    """Options of losses with a term, as `BatchCoupledLoss` explains them."""
+
+    fidelity: PerSampleLoss | None
+
+
 class BatchCoupledLoss(PerSampleLoss):
     """Abstract base of losses that add a statistic of the whole batch.
 

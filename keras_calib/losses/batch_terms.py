@@ -10,11 +10,7 @@ from keras import ops
 
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.inputs.checks import check_above, check_at_least, check_in
-from keras_calib.losses.base import (
-    BatchCoupledLoss,
-    LossOptions,
-    PerSampleLoss,
-)
+from keras_calib.losses.base import BatchCoupledLoss, CoupledOptions
 from keras_calib.losses.closed_forms import (
     Targets,
     correctness,
@@ -39,13 +35,12 @@ _MIN_WIDTH = 0.01
 def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
     """Gap between mean probability and frequency, averaged over the classes.
 
-    Use it inside a loss of your own; `MDCA` is the class to compile with.
+    Use it inside a loss of your own; compile with `MDCA`.
 
     mean_k |mean_n p_nk - mean_n labels_nk|
 
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot or soft labels, and logits `(..., num_classes)`.
         sample_weight: Weights `(...)`, >= 0, of both means, or None.
 
     Returns:
@@ -93,7 +88,7 @@ def dca(
 ) -> Any:
     """Gap between mean confidence and accuracy of a batch.
 
-    Use it inside a loss of your own; `DCA` is the class to compile with.
+    Use it inside a loss of your own; compile with `DCA`.
 
     |d|, d = mean_n max_k p_nk - mean_n a_n, a = 1 if the prediction is correct
 
@@ -136,8 +131,7 @@ def mmce(
     gives the formula of each variant.
 
     Args:
-        labels: One-hot labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot labels, and logits `(..., num_classes)`.
         kernel_width, variant: As in `MMCE`.
         sample_weight: Weights `(...)`, >= 0, or None. A sample of weight 2
             counts as two samples, in every N, m and n.
@@ -274,14 +268,8 @@ class MDCA(BatchCoupledLoss):
         mean.
     """
 
-    def __init__(
-        self,
-        strength: float = 1.0,
-        *,
-        fidelity: PerSampleLoss | None = None,
-        **kwargs: Unpack[LossOptions],
-    ):
-        super().__init__(mdca, strength=strength, fidelity=fidelity, **kwargs)
+    def __init__(self, strength: float = 1.0, **kwargs: Unpack[CoupledOptions]):
+        super().__init__(mdca, strength=strength, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -307,9 +295,7 @@ class DCA(BatchCoupledLoss):
         strength: Coefficient of the term, >= 0.
         huber_delta: Size of d beyond which the Huber loss is linear, > 0, or
             None for the absolute difference.
-        fidelity: The `PerSampleLoss` to add the term to, or None for cross
-            entropy.
-        **kwargs: `name` and arguments of `PerSampleLoss`.
+        **kwargs: `fidelity`, `name` and arguments of `BatchCoupledLoss`.
 
     Example:
 
@@ -330,15 +316,13 @@ class DCA(BatchCoupledLoss):
         strength: float = 1.0,
         *,
         huber_delta: float | None = None,
-        fidelity: PerSampleLoss | None = None,
-        **kwargs: Unpack[LossOptions],
+        **kwargs: Unpack[CoupledOptions],
     ):
         if huber_delta is not None:
             check_above("huber_delta", huber_delta, 0.0)
         super().__init__(
             dca,
             strength=strength,
-            fidelity=fidelity,
             hyperparameters={"huber_delta": huber_delta},
             **kwargs,
         )
@@ -377,9 +361,7 @@ class MMCE(BatchCoupledLoss):
         kernel_width: Width of the kernel in units of probability, >= 0.01.
             All releases use 0.4.
         variant: One of the four above.
-        fidelity: The `PerSampleLoss` to add the term to, or None for cross
-            entropy.
-        **kwargs: `name` and arguments of `PerSampleLoss`.
+        **kwargs: `fidelity`, `name` and arguments of `BatchCoupledLoss`.
 
     Example:
 
@@ -406,15 +388,13 @@ class MMCE(BatchCoupledLoss):
         *,
         kernel_width: float = 0.4,
         variant: str = "unweighted",
-        fidelity: PerSampleLoss | None = None,
-        **kwargs: Unpack[LossOptions],
+        **kwargs: Unpack[CoupledOptions],
     ):
         check_at_least("kernel_width", kernel_width, _MIN_WIDTH)
         check_in("variant", variant, _VARIANTS)
         super().__init__(
             mmce,
             strength=strength,
-            fidelity=fidelity,
             hyperparameters={"kernel_width": kernel_width, "variant": variant},
             **kwargs,
         )

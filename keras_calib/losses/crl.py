@@ -106,13 +106,12 @@ def crl_margin(
 ) -> Any:
     """Cross entropy plus the confidence of samples with distant logits.
 
-    Use it inside a loss of your own; `CRLMargin` is the class to compile with.
+    Use it inside a loss of your own; compile with `CRLMargin`.
 
     CE + strength max_k p_k [max_k z_k - min_k z_k >= margin]
 
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits z `(..., num_classes)`.
+        labels, logits: One-hot or soft labels, logits z `(..., num_classes)`.
         margin, strength, condition: As in `CRLMargin`.
 
     Returns:

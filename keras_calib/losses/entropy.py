@@ -25,15 +25,13 @@ _TINY = 1e-30
 def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
     """Label relaxation, one value per sample.
 
-    Use it inside a loss of your own; `LabelRelaxation` is the class to compile
-    with.
+    Use it inside a loss of your own; compile with `LabelRelaxation`.
 
     0 where p_y >= 1 - alpha, else
     (1 - alpha) log((1 - alpha) / p_y) + alpha log(alpha / (1 - p_y))
 
     Args:
-        labels: One-hot labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot labels, and logits `(..., num_classes)`.
         alpha: As in `LabelRelaxation`.
 
     Returns:
@@ -76,14 +74,12 @@ def confidence_penalty(
 ) -> Any:
     """Cross entropy minus the entropy of the prediction, per sample.
 
-    Use it inside a loss of your own; `ConfidencePenalty` is the class to
-    compile with.
+    Use it inside a loss of your own; compile with `ConfidencePenalty`.
 
     CE - beta H, or CE + beta relu(threshold - H); H = -sum_k p_k log p_k
 
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot or soft labels, and logits `(..., num_classes)`.
         beta, class_reduction, threshold: As in `ConfidencePenalty`.
 
     Returns:
@@ -120,14 +116,12 @@ def uniformity_penalty(
 ) -> Any:
     """Cross entropy plus the L1 distance of the prediction to uniform.
 
-    Use it inside a loss of your own; `UniformityPenalty` is the class to
-    compile with.
+    Use it inside a loss of your own; compile with `UniformityPenalty`.
 
     CE + strength sum_k |p_k - 1 / K|
 
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot or soft labels, and logits `(..., num_classes)`.
         strength: As in `UniformityPenalty`.
 
     Returns:
@@ -156,13 +150,12 @@ def uniformity_penalty(
 def brier_loss(labels: Any, logits: Any) -> Any:
     """Brier score of each sample, with a gradient in closed form.
 
-    Use it inside a loss of your own; `BrierLoss` is the class to compile with.
+    Use it inside a loss of your own; compile with `BrierLoss`.
 
     sum_k (p_k - labels_k)^2
 
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot or soft labels, and logits `(..., num_classes)`.
 
     Returns:
         Losses `(...)`, in [0, 2].

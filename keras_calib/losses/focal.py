@@ -29,13 +29,12 @@ _FLSD_53 = ((0.2, 5.0), (1.0, 3.0))
 def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
     """Focal loss without class weights, one value per sample.
 
-    Use it inside a loss of your own; `FocalLoss` is the class to compile with.
+    Use it inside a loss of your own; compile with `FocalLoss`.
 
     -sum_k labels_k (1 - p_k)^gamma log p_k
 
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot or soft labels, and logits `(..., num_classes)`.
         gamma: As in `FocalLoss`.
 
     Returns:
@@ -70,14 +69,12 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
 def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
     """Inverse focal loss, one value per sample.
 
-    Use it inside a loss of your own; `InverseFocalLoss` is the class to compile
-    with.
+    Use it inside a loss of your own; compile with `InverseFocalLoss`.
 
     -(1 + p_y)^gamma log p_y
 
     Args:
-        labels: One-hot labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot labels, and logits `(..., num_classes)`.
         gamma: As in `InverseFocalLoss`.
 
     Returns:
@@ -121,13 +118,12 @@ def flsd(
 ) -> Any:
     """Sample-dependent focal loss, one value per sample.
 
-    Use it inside a loss of your own; `FLSD` is the class to compile with.
+    Use it inside a loss of your own; compile with `FLSD`.
 
     -(1 - p_y)^gamma(p_y) log p_y, which jumps where gamma does
 
     Args:
-        labels: One-hot labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot labels, and logits `(..., num_classes)`.
         gammas: As in `FLSD`.
 
     Returns:
@@ -161,8 +157,7 @@ def adaptive_focal(labels: Any, logits: Any, *, edges: Any, gammas: Any) -> Any:
     No gradient flows through it.
 
     Args:
-        labels: One-hot labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot labels, and logits `(..., num_classes)`.
         edges: Ascending edges of the bins `(num_bins + 1,)`. Bins include
             their lower edge. The outer bins extend beyond the outer edges.
         gammas: Gamma of each bin `(num_bins,)`.

@@ -33,13 +33,12 @@ def mbls(
 ) -> Any:
     """Margin-based label smoothing, one value per sample.
 
-    Use it inside a loss of your own; `MbLS` is the class to compile with.
+    Use it inside a loss of your own; compile with `MbLS`.
 
     CE + strength mean_k relu(max_j z_j - z_k - margin)
 
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits z `(..., num_classes)`.
+        labels, logits: One-hot or soft labels, logits z `(..., num_classes)`.
         margin, strength, class_reduction: As in `MbLS`.
 
     Returns:
@@ -90,14 +89,13 @@ def acls(
 ) -> Any:
     """Adaptive and conditional label smoothing, one value per sample.
 
-    Use it inside a loss of your own; `ACLS` is the class to compile with.
+    Use it inside a loss of your own; compile with `ACLS`.
 
     CE + lambda1 positive^2 + lambda2 / (K - 1) sum_k r_k^2
     with r_k = relu(max_j z_j - z_k - margin) and positive = max_k r_k
 
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits z `(..., num_classes)`.
+        labels, logits: One-hot or soft labels, logits z `(..., num_classes)`.
         margin, lambda1, lambda2, reference, smoothing, condition: As in `ACLS`.
         active: Factor of both penalties per sample `(...)`, such as 0 or 1
             from a ranking condition, or None for 1. No gradient flows into it.

@@ -20,7 +20,7 @@ def cpc(
 ) -> Any:
     """Calibration by pairwise constraints, one value per sample.
 
-    Use it inside a loss of your own; `CPC` is the class to compile with.
+    Use it inside a loss of your own; compile with `CPC`.
 
     CE + lambda1 B + lambda2 E, with the terms B and E of `CPC`
 
@@ -28,8 +28,7 @@ def cpc(
     the number of classes.
 
     Args:
-        labels: One-hot labels `(..., num_classes)`.
-        logits: Logits z `(..., num_classes)`.
+        labels, logits: One-hot labels, logits z `(..., num_classes)`.
         lambda1, lambda2: As in `CPC`.
 
     Returns:

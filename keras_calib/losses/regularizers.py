@@ -157,11 +157,11 @@ def regularizer_histogram(
 ) -> RegularizerCounts:
     """Distribution over samples of what a loss adds to cross entropy.
 
-    Use it to see how strongly a loss regularises which share of the samples,
-    and how often the condition of a loss such as `MbLS` or `ACLS` applies: the
-    others are the `inactive_share` of the result. The regulariser is the loss
-    less the cross entropy of the labels. It is negative if the loss is
-    smaller, as a focal loss is.
+    Use it to see how strongly a loss regularises which share of the samples.
+    The `inactive_share` of the result is that on which the condition of a loss
+    such as `MbLS` or `ACLS` does not apply. The regulariser is the loss less
+    the cross entropy of the labels. It is negative if the loss is smaller, as
+    a focal loss is.
 
     Args:
         loss: A loss or function as `effective_labels` takes it.
@@ -195,24 +195,19 @@ def regularizer_histogram(
     low, high = limits
     check_number("limits[0]", low)
     check_above("limits[1]", high, low)
-    values, inactive = _regularizer(loss, labels, logits, mask)
-    clipped = np.clip(values[~np.isnan(values)], low, high)
-    counts, edges = np.histogram(clipped, bins=num_bins, range=(low, high))
-    return RegularizerCounts(counts, edges, int(inactive.sum()))
-
-
-def _regularizer(loss, labels, logits, mask=None):
-    """Loss less cross entropy, and whether it is 0, `(n,)`, of valid labels."""
     per_sample, logits, axis, hard, valid = _read(loss, labels, logits, mask)
     losses = per_sample(logits)
     if not setting_of(loss, "from_logits", True):
         # The loss sees no more than the probabilities tell.
         logits = to_logits(ops.softmax(logits, axis=axis))
     fidelity = cross_entropy(hard, ops.moveaxis(logits, axis, -1))
-    added = to_numpy(losses - fidelity, "float64")
-    inactive = np.abs(added) <= _ROUNDING * (1.0 + to_numpy(fidelity))
-    counts = Ellipsis if valid is None else to_numpy(valid)
-    return added[counts].reshape(-1), inactive[counts].reshape(-1)
+    values = to_numpy(losses - fidelity, "float64")
+    inactive = np.abs(values) <= _ROUNDING * (1.0 + to_numpy(fidelity))
+    if valid is not None:
+        values, inactive = (x[to_numpy(valid)] for x in (values, inactive))
+    clipped = np.clip(values[~np.isnan(values)], low, high)
+    counts, edges = np.histogram(clipped, bins=num_bins, range=(low, high))
+    return RegularizerCounts(counts, edges, int(inactive.sum()))
 
 
 def _read(loss, labels, logits, mask=None):

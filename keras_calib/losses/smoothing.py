@@ -54,16 +54,14 @@ def label_smoothing(
 ) -> Any:
     """Cross entropy with smoothed labels, one value per sample.
 
-    Use it inside a loss of your own; `LabelSmoothing` is the class to compile
-    with.
+    Use it inside a loss of your own; compile with `LabelSmoothing`.
 
     -sum_k t_k log p_k with t = (1 - alpha) labels + alpha / K
 
     With `spread="others"`, alpha / K becomes alpha (1 - labels) / (K - 1).
 
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot or soft labels, and logits `(..., num_classes)`.
         alpha, spread: As in `LabelSmoothing`.
 
     Returns:
@@ -91,21 +89,17 @@ def adaptive_label_smoothing(
 ) -> Any:
     """Cross entropy with labels smoothed by objectness, per sample.
 
-    Use it inside a loss of your own; `AdaptiveLabelSmoothing` is the class to
-    compile with.
+    Use it inside a loss of your own; compile with `AdaptiveLabelSmoothing`.
 
     -sum_k t_k log p_k with t_y = 1 - beta alpha, alpha = 1 - objectness
 
     Each other class has t_k = beta alpha / (K - 1).
 
     Args:
-        labels: One-hot labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot labels, and logits `(..., num_classes)`.
         objectness: Share of the image that the object covers, `(...)`, in
             [0, 1].
-        beta: Factor of the smoothing, in [0, 1].
-        floor: None, or `"uniform"`, which caps alpha at (K - 1) / K, so that
-            no class is likelier than the true one.
+        beta, floor: As in `AdaptiveLabelSmoothing`.
         context: Bool `(...)`, True where all objects are painted out and the
             target is uniform, or None.
 
@@ -113,8 +107,7 @@ def adaptive_label_smoothing(
         Losses `(...)`, in nats.
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, eq. 5,
-        https://arxiv.org/abs/2009.06432
+        That of `AdaptiveLabelSmoothing`.
     """
     logits = at_least_float32(logits)
     labels = labels_like(labels, logits)

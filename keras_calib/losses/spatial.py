@@ -214,7 +214,7 @@ def nacl(
 ) -> Any:
     """Neighbour-aware calibration loss (NACL), one value per pixel.
 
-    Use it inside a loss of your own; `NACL` is the class to compile with.
+    Use it inside a loss of your own; compile with `NACL`.
 
     CE + strength mean_k |z_k - t_k|, t_k the share of class k around the pixel
 
