@@ -12,7 +12,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.targets import cape_targets
 from keras_calib.inputs.checks import check_above, check_in, check_integer
 from keras_calib.losses import PerSampleLoss, cape_loss
-from keras_calib.losses.smoothing import cross_entropy
+from keras_calib.losses.closed_forms import cross_entropy
 from keras_calib.numerics.arrays import shape_of, to_numpy
 from keras_calib.predictions.batches import (
     check_reread,

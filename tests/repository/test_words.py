@@ -31,7 +31,7 @@ EXCEPTIONS = (
     (
         "x y y_true y_pred",
         r".*\.(call|compute_loss|compute_metrics|evaluate|evaluated_loss"
-        r"|gamma_shares|plain_loss|recorded_loss|remember|remember_batch"
+        r"|plain_loss|recorded_loss|remember|remember_batch"
         r"|split_labels|train_on_batch|update_state)",
         "Keras calls it by these names, or it is a hook of such a method",
     ),
