@@ -14,7 +14,6 @@ training (`data`) and served detectors (`exporting`).
 Floor: above `selection` and `plots`; nothing for classes imports it.
 """
 
-from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.detection.display import DetectionReliabilityDisplay
 from keras_calib.detection.errors import (
     DetectionCalibrationError,
@@ -43,5 +42,3 @@ __all__ = [
     "localization_aware_ece",
     "match",
 ]
-
-answer_wrong_keywords(__name__)

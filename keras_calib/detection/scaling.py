@@ -87,14 +87,13 @@ class DetectionScaling(FittedLayer):
         by_class: bool = True,
         min_count: int = 50,
         coefficients: Any = None,
-        name: str = "detection_scaling",
         **kwargs: Unpack[LayerOptions],
     ):
         check_integer("num_classes", num_classes, 1)
         check_in("method", method, _METHODS)
         check_in("target", target, ("correct", "overlap"))
         check_integer("min_count", min_count, 1)
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self.num_classes = num_classes
         self.method = method
         self.target = target

@@ -72,10 +72,9 @@ class DetectionSelector(Selector):
         *,
         max_boxes: int | None = None,
         chosen: Choice | None = None,
-        name: str = "detection_selector",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         if calibrator is not None:
             if not isinstance(calibrator, DetectionScaling):
                 raise type_error(

@@ -106,10 +106,9 @@ class MultiLabelCalibrator(CalibratesPredictions):
         class_names: Sequence[str] | None = None,
         values: dict[str, Any] | None = None,
         applies: Sequence[bool] | None = None,
-        name: str = "multi_label_calibrator",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self.supports_masking = True
         if isinstance(calibrator, CalibratorChoice):
             calibrator = calibrator.calibrator
@@ -179,7 +178,7 @@ class MultiLabelCalibrator(CalibratesPredictions):
         with one_thread_of_blas():
             rows = fit_columns(fit, columns)
         _tell(told, len(parts))
-        found = tables(rows, dict.fromkeys(self.calibrator.fitted_values))
+        found = tables(rows, self.calibrator.fitted_values)
         if len(parts) > 1:
             return found
         # A number for all labels has no axis of labels.

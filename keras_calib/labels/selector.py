@@ -121,10 +121,9 @@ class MultiLabelSelector(Selector, FitsOnModel):
         class_names: Sequence[str] | None = None,
         threshold: Any = None,
         chosen: Choice | None = None,
-        name: str = "multi_label_selector",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         known = calibrator is None or isinstance(
             calibrator, MultiLabelCalibrator
         )

@@ -156,10 +156,9 @@ class SelectiveClassifier(Selector, FitsOnModel):
         costs: Any = None,
         threshold: Any = None,
         chosen: Choice | None = None,
-        name: str = "selective_classifier",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         if isinstance(calibrator, CalibratorChoice):
             calibrator = calibrator.calibrator
         known = calibrator is None or callable(calibrator)
