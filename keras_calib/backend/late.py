@@ -49,9 +49,11 @@ class _Late:
         return found
 
 
+jax: Any = _Late("jax")
 tensorflow: Any = _Late("tensorflow", "tensorflow")
 tensorflow_datasets: Any = _Late("tensorflow_datasets", "tfds")
 tensorflow_probability: Any = _Late("tensorflow_probability", "bayes")
+torch: Any = _Late("torch")
 
 
 def keras_module(name: str) -> Any:

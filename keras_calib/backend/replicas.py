@@ -12,6 +12,8 @@ from keras import backend, ops
 
 from keras_calib.backend.errors import invalid, warn
 from keras_calib.backend.keras_internals import backing_value
+from keras_calib.backend.late import jax
+from keras_calib.backend.late import tensorflow as tf
 
 
 def check_tensorflow(what: str) -> None:
@@ -30,8 +32,6 @@ def num_processes() -> int:
     """Number of processes that train together by `keras.distribution`."""
     if backend.backend() != "jax":
         return 1
-    import jax
-
     return jax.process_count()
 
 
@@ -39,8 +39,6 @@ def is_chief() -> bool:
     """Whether this process, of several that train together, writes files."""
     if num_processes() == 1:
         return True
-    import jax
-
     return jax.process_index() == 0
 
 
@@ -93,8 +91,6 @@ def shared_by_replicas(model: Any, inputs: Any, count: int) -> Any:
     """
     if backend.backend() != "tensorflow":
         return inputs
-    import tensorflow as tf
-
     strategy = model.distribute_strategy
     replicas = strategy.num_replicas_in_sync
     mirrored = isinstance(strategy, tf.distribute.MirroredStrategy)
@@ -155,8 +151,6 @@ def assign_sum(variable: Any, value: Any) -> None:
     variable.assign(value)
     if backend.backend() != "tensorflow" or num_replicas() > 1:
         return
-    import tensorflow as tf
-
     parts = backing_value(variable)
     if not isinstance(parts, tf.distribute.DistributedValues):
         return
@@ -173,8 +167,6 @@ def _context() -> Any:
     """Replica context of TensorFlow, None without several replicas."""
     if backend.backend() != "tensorflow":
         return None
-    import tensorflow as tf
-
     context = tf.distribute.get_replica_context()
     several = context is not None and context.num_replicas_in_sync > 1
     return context if several else None

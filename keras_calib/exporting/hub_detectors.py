@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.detection.selector import CalibratedDecoder, DetectionSelector
 from keras_calib.exporting.formats import (
@@ -205,8 +206,6 @@ class _ServedDetector:
 
     def write(self, path: Path) -> None:
         """Writes the folder of a SavedModel."""
-        import tensorflow as tf
-
         (images,) = self.inputs.values()
         image = tf.TensorSpec(images.shape, tf.float32, name="images")
         encoded = tf.TensorSpec((None,), tf.string, name="image_bytes")

@@ -15,6 +15,7 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import nested_layers
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.calibrators import Calibrator
 from keras_calib.ensembles.base import input_structure
 from keras_calib.inputs.checks import check_integer
@@ -258,8 +259,6 @@ class ImageReader:
 
     def read(self, encoded: Any) -> Any:
         """The model's input from encoded images `(batch,)`."""
-        import tensorflow as tf
-
         images = tf.map_fn(
             self._decode,
             encoded,
@@ -268,8 +267,6 @@ class ImageReader:
         return self._prepare(images)
 
     def _decode(self, encoded: Any) -> Any:
-        import tensorflow as tf
-
         image = tf.io.decode_image(
             encoded, channels=self.shape[-1], expand_animations=False
         )
@@ -294,7 +291,6 @@ def write_savedmodel(
 
     Raises ValueError if the model calls Python, which no other process can.
     """
-    import tensorflow as tf
 
     def specs(tensors):
         return {
@@ -334,8 +330,6 @@ def write_signatures(
     `parts` are what the functions call. The variables of a selector can be
     replaced in the file. Raises ValueError if a function calls Python.
     """
-    import tensorflow as tf
-
     archive = keras.export.ExportArchive()
     # Tracks the tables of text layers. Signatures track variables already; a
     # model tracked directly would be stored with a second copy of them.

@@ -10,6 +10,7 @@ import keras
 
 from keras_calib.backend.errors import invalid, value_error
 from keras_calib.backend.files import path_of
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.progress import shows_progress, tracked
 from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.calibrators import Calibrator
@@ -187,8 +188,6 @@ def export(
         https://ai.google.dev/edge/litert
     """
     check_tensorflow("`export`")
-    import tensorflow as tf
-
     if tf.distribute.get_strategy().num_replicas_in_sync > 1:
         raise RuntimeError(
             invalid(
