@@ -1,5 +1,6 @@
 """Imports at first use: Keras, which takes seconds, and optional packages."""
 
+import contextlib
 import importlib
 import importlib.abc
 import sys
@@ -104,7 +105,6 @@ class Whole(importlib.abc.MetaPathFinder):
     Args:
         top: Name of the package that holds them.
         *packages: Names of the packages.
-        of_records: Those of them that have names which do without Keras.
         extras: Modules that are imported when they are used, to the packages
             which they need.
     """
@@ -113,12 +113,10 @@ class Whole(importlib.abc.MetaPathFinder):
         self,
         top: str,
         *packages: str,
-        of_records: tuple[str, ...],
         extras: dict[str, str],
     ):
         self._top, self._module = top, sys.modules[top]
-        self._packages, self._of_records = packages, of_records
-        self._extras = extras
+        self._packages, self._extras = packages, extras
         # Keras and modules of this package, one for each import that runs.
         self._loading: list[str] = []
         self._is_complete = False
@@ -182,10 +180,12 @@ class Whole(importlib.abc.MetaPathFinder):
         except ImportError:
             if name not in self._module.__all__:
                 raise self._unknown(name) from None
-            for part in self._of_records:
-                package = importlib.import_module(f"{self._top}.{part}")
-                if name in package.__all__:
-                    return getattr(package, name)
+            # Some have names that do without.
+            for part in self._packages:
+                with contextlib.suppress(ImportError):
+                    package = importlib.import_module(f"{self._top}.{part}")
+                    if name in package.__all__:
+                        return getattr(package, name)
             raise
         self.complete()
         if name in vars(self._module):

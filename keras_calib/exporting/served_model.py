@@ -284,6 +284,25 @@ class ImageReader:
         return ops.cast(ops.round(images), self._dtype)
 
 
+def converted_images(
+    inputs: dict[str, Any],
+    converter: Any,
+    size: tuple[int, int] | None,
+    sides: tuple,
+) -> ImageReader:
+    """The reader of images for a task of KerasHub, which prepares them itself.
+
+    `size` is that of the user, and `sides` those of the network's input.
+    """
+    resize = None
+    if size is None and getattr(converter, "image_size", None) is not None:
+        # Images may differ in size: the converter resizes them one by one,
+        # and the network then finds them as large as it wants them.
+        size, resize = converter.image_size, converter.resizing
+    identity = keras.layers.Identity()
+    return ImageReader(inputs, identity, size or sides, resize)
+
+
 def write_savedmodel(
     served: ServedModel, path: Path, images: ImageReader | None = None
 ) -> None:
