@@ -70,10 +70,8 @@ def keras_module(name: str) -> Any:
 def late_names(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a package that imports a name when it is first used.
 
-    Args:
-        package: Name of the package.
-        modules: Modules of the package to the public names of each, separated
-            by spaces.
+    `modules` are those of the package to the public names of each, separated by
+    spaces.
     """
     homes = {
         x: module for module, names in modules.items() for x in names.split()
@@ -109,12 +107,7 @@ class Whole(importlib.abc.MetaPathFinder):
             which they need.
     """
 
-    def __init__(
-        self,
-        top: str,
-        *packages: str,
-        extras: dict[str, str],
-    ):
+    def __init__(self, top: str, *packages: str, extras: dict[str, str]):
         self._top, self._module = top, sys.modules[top]
         self._packages, self._extras = packages, extras
         # Keras and modules of this package, one for each import that runs.

@@ -78,13 +78,8 @@ def mask_of_output(
 
     Compiled, it computes no more than the mask needs. A model of layers of
     Keras, none of which makes a mask, is not asked, nor one that had no mask
-    before. No state of the model changes.
-
-    Args:
-        model: A Keras model.
-        output: Name of the output, or None for the only one.
-        chosen: A function from all outputs to this one.
-        inputs: Inputs of a batch.
+    before. No state of the model changes. `chosen` picks the output of this
+    name from all.
     """
     if not isinstance(model, keras.Model):
         return None

@@ -26,22 +26,11 @@ def whole_model(
 ) -> tuple[keras.Model, Any, Any]:
     """A model, or a KerasHub task behind its own preprocessing.
 
-    Args:
-        model: Any model.
-        sample_inputs: Inputs that the user gave, or None. Two texts for each
-            example, as a tuple, make a network of two inputs.
-        made: Name of the format.
-        has_images: Whether the user gave `image_preprocessing`, which takes
-            the place of the task's own.
-
-    Returns:
-        The network to export, inputs for the comparison of answers or None,
-        and the task's converter of images or None.
-
-    Raises:
-        ValueError: If the format or this library cannot hold the
-            preprocessing.
-        ImportError: If texts need packages that are not installed.
+    It returns the network to export, inputs for the comparison of answers or
+    None, and the task's converter of images or None. Two texts for each
+    example, as a tuple, make a network of two inputs. `image_preprocessing`
+    takes the place of the task's own. Raises ValueError if the format `made`,
+    or this library, cannot hold it.
     """
     preprocessor = _preprocessor_of(model)
     if has_images or preprocessor is None:
