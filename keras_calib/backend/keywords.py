@@ -122,9 +122,16 @@ def _checked(function: Any, owner: type | None = None) -> Any:
     def taken(cls: type | None) -> tuple[set[str], bool]:
         return _taken(function, owner, cls)
 
+    @functools.cache
+    def places() -> list[str]:
+        found = inspect.signature(function).parameters.values()
+        return [x.name for x in found if x.kind is x.POSITIONAL_OR_KEYWORD]
+
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
+            if not kwargs.keys().isdisjoint(places()[: len(args)]):
+                _refuse_twice(function.__name__, places(), args, kwargs)
             cls = None
             if owner is not None:
                 # Another class may take what its base passes on.
@@ -173,6 +180,20 @@ def _taken(
         ]
         return of_all.union(*(_parameters(x)[0] for x in after)), False
     return of_all, not of_keras
+
+
+def _refuse_twice(
+    name: str, places: list[str], args: tuple, given: Any
+) -> None:
+    """Raises for an argument that is given by its place and by its name."""
+    twice = next(x for x in places[: len(args)] if x in given)
+    takes = ", ".join(x for x in places if x != "self")
+    raise type_error(
+        f"`{twice}` must be given once: `{name}({takes})` takes these in this "
+        "order",
+        by_name=given[twice],
+        by_place=args[places.index(twice)],
+    )
 
 
 def _parameters(function: Any) -> tuple[dict[str, bool], str | None]:

@@ -37,7 +37,6 @@ from keras_calib.calibrators.choosing import (
     choose_calibrator,
 )
 from keras_calib.calibrators.compact_logits import CompactLogits
-from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
 from keras_calib.calibrators.gaussian_process import GaussianProcessCalibration
 from keras_calib.calibrators.local import LocalTemperatureScaling
 from keras_calib.calibrators.logistic import (
@@ -48,6 +47,7 @@ from keras_calib.calibrators.logistic import (
 from keras_calib.calibrators.parametrized import ParametrizedTemperatureScaling
 from keras_calib.calibrators.prior import PriorCorrection
 from keras_calib.calibrators.temperature import (
+    EnsembleTemperatureScaling,
     TemperatureScaling,
     refinement_nll,
 )

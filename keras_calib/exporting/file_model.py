@@ -12,7 +12,6 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import path_of
-from keras_calib.backend.progress import with_progress
 from keras_calib.calibrators import Calibrator
 from keras_calib.exporting.certificates import certificate_of, plain
 from keras_calib.exporting.formats import (
@@ -32,10 +31,7 @@ from keras_calib.exporting.verification import near
 from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.numerics.arrays import fits, to_numpy
 from keras_calib.numerics.softmax import filled
-from keras_calib.predictions.batches import (
-    count_batches,
-    predict_batches,
-)
+from keras_calib.predictions.batches import predict_batches
 from keras_calib.selection import SelectiveClassifier
 
 _SIGNATURE = "serving_default"
@@ -181,11 +177,10 @@ class FileModel:
         """
         is_array = isinstance(x, dict | list) or hasattr(x, "shape")
         data = (x,) if is_array else x
-        total = count_batches(data, batch_size, steps)
-        batches = predict_batches(self, data, batch_size, steps)
-        return np.concatenate(
-            [x.outputs for x in with_progress(batches, total, verbose)]
+        batches = predict_batches(
+            self, data, batch_size, steps, verbose=verbose
         )
+        return np.concatenate([batch.outputs for batch in batches])
 
     def answers(self, inputs: Any, groups: Any = None) -> dict[str, Any]:
         """Arrays by name: what the file answers, or its selector to that.

@@ -41,7 +41,6 @@ from keras_calib.selection.data_hash import (
     cost_hashes,
     cost_rows,
     data_hashes,
-    group_hashes,
 )
 from keras_calib.selection.ladder import (
     by_group,
@@ -252,9 +251,9 @@ def _differing_hashes(
         )
         differ = "the scores or the facts of the costs differ"
     elif kind == "groups":
-        of_rows, of_ranking = group_hashes(rows.names, by_group(rows))
+        of_rows, of_ranking = data_hashes(by_group(rows), rows.names)
     else:
-        of_rows, of_ranking = data_hashes(of_scores(rows))
+        of_rows, of_ranking = data_hashes([of_scores(rows)])
     if of_ranking != wanted["ranking_sha256"]:
         yield (
             "data: other data than those of the certificate, with other "

@@ -115,7 +115,7 @@ def of_arrays(argument: str, metric: Any, options: dict[str, Any]) -> Callable:
     """A function `(labels, outputs, **weight)` that gives one number.
 
     A metric object is made once and reset before each use. `weight` is
-    `sample_weight`, or nothing.
+    `sample_weight`, or nothing. Errors name `labels` and `outputs`.
     """
     key = told_key(argument, metric)
     if isinstance(metric, str) and key in _FUNCTIONS:
@@ -129,6 +129,10 @@ def of_arrays(argument: str, metric: Any, options: dict[str, Any]) -> Callable:
         return lambda labels, outputs, **weight: metric(
             labels, outputs, **weight, **options
         )
+
+    own = getattr(metric, "options", None)
+    if isinstance(own, ReadOptions):
+        metric.options = own._replace(names=("labels", "outputs"))
 
     def value(labels: Any, outputs: Any, **weight: Any) -> float:
         metric.reset_state()

@@ -136,7 +136,7 @@ def test_the_threshold_and_counts_are_those_of_the_served_answers(certified):
     accepted = score >= facts["threshold"]
     assert accepted.sum() == facts["num_accepted"]
     assert (correct[accepted] == 0).sum() == facts["num_wrong"]
-    table = selector.table()
+    table = selector.chosen.table()
     (row,) = np.flatnonzero(
         np.float32(table.threshold) == np.float32(facts["threshold"])
     )
