@@ -318,7 +318,8 @@ class CalibrationCombineFn(beam.CombineFn):
         weight: np.ndarray,
     ) -> None:
         """Adds valid rows to the sums."""
-        summary, flags = self._summary, accumulator.flags
+        summary: Any = self._summary
+        flags = accumulator.flags
         weight = weight.astype("float32")
         flags[1] += (weight != np.floor(weight)).any()
         flags[2] += self.top1
