@@ -16,18 +16,6 @@ from keras_calib.backend.late import jax
 from keras_calib.backend.late import tensorflow as tf
 
 
-def check_tensorflow(what: str) -> None:
-    """Raises RuntimeError on another backend, for what is TensorFlow's."""
-    if backend.backend() != "tensorflow":
-        raise RuntimeError(
-            invalid(
-                f"{what} needs the TensorFlow backend: set "
-                "KERAS_BACKEND=tensorflow",
-                backend=backend.backend(),
-            )
-        )
-
-
 def num_processes() -> int:
     """Number of processes that train together by `keras.distribution`."""
     if backend.backend() != "jax":

@@ -290,18 +290,10 @@ FORMATS = {
             _load_savedmodel,
         ),
         FileFormat(
-            "onnx",
-            "onnx",
-            ("onnxruntime", "tf2onnx"),
-            _write_onnx,
-            _load_onnx,
+            "onnx", "onnx", ("onnxruntime", "tf2onnx"), _write_onnx, _load_onnx
         ),
         FileFormat(
-            "litert",
-            "litert",
-            ("ai_edge_litert",),
-            _write_litert,
-            _load_litert,
+            "litert", "litert", ("ai_edge_litert",), _write_litert, _load_litert
         ),
     )
 }
