@@ -268,7 +268,10 @@ SECTIONS: dict[str, tuple[Section, ...]] = {
 
 def _mistakes(evaluation: Evaluation) -> list[dict[str, Any]]:
     """The surest mistakes, with what can be shown of samples."""
-    return [{**x._asdict(), **shown(x.sample)} for x in evaluation.mistakes]
+    return [
+        {**x._asdict(), "where": evaluation.where(x), **shown(x.sample)}
+        for x in evaluation.mistakes
+    ]
 
 
 def _sure(

@@ -34,8 +34,7 @@ from keras_calib.reporting.commands.repeated_samples import (
     row_keys,
 )
 from keras_calib.reporting.commands.terminal import Progress, blamed
-from keras_calib.reporting.entry_points import report
-from keras_calib.reporting.html import ReportPage
+from keras_calib.reporting.html import ReportPage, report
 from keras_calib.selection import SelectiveClassifier
 
 # Calibrators of the confidence alone, and of all classes.
