@@ -121,6 +121,7 @@ def _run(
     try:
         with warnings.catch_warnings():
             warnings.showwarning = warn
+            warnings.simplefilter("default", RuntimeWarning)
             with of_arguments():
                 command.take_files(given)
                 command.check(given)

@@ -284,7 +284,7 @@ def test_the_command_takes_the_records_of_every_kind(
     np.savez(bare, score=[1.0], correct=[1])
     assert main(["verify", str(path), f"--data={bare}"]) == 1
     column = "group" if made.costs is None else "cost"
-    assert f"and {column}. Received" in capsys.readouterr().err
+    assert f"absent=['{column}']" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,7 @@ examples:
   keras-calib monitor --log=answers.parquet --risk=0.01
   keras-calib monitor --log=monday.jsonl --late-labels=labels.csv --risk=0.01 \\
       --coverage=0.6,0.8 --state=monitor.npz --out=monitor.html
-  keras-calib monitor --log=answers.parquet --selector=threshold.json \\
-      --threshold=threshold.json
+  keras-calib monitor --log=answers.parquet --threshold=threshold.json
   keras-calib monitor --state=monitor.npz --late-labels=late.csv --unknown=skip
   keras-calib monitor --state=monitor.npz --restart=risk
 """
@@ -99,7 +98,8 @@ _WATCHED: Options = {
 _COLUMNS: Options = {
     "--threshold SCORE": (
         "least score to accept, where the log has no `accepted`; or the .json "
-        "file of `threshold`, for answers as in its log"
+        "file of `threshold`, for answers as in its log, which gives risk and "
+        "coverage too"
     ),
     "--unknown": {
         "choices": ("raise", "skip"),

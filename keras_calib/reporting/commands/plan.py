@@ -1,7 +1,6 @@
 """The arguments of `keras-calib plan`, read and checked without Keras."""
 
 import argparse
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -72,9 +71,10 @@ _OPTIONS: Options = {
     ),
 }
 _ROLES = "labels", "logits", "probs", "confidence", "correct", "predicted"
+_READ = *_ROLES, "units", "separator", "decimal"
 _COLUMNS = {
     **columns(
-        *_ROLES,
+        *(*_ROLES, "units"),
         logits="columns of logits, as in `report`",
         probs="columns of probabilities, as in `report`",
     ),
@@ -100,44 +100,24 @@ def _check(given: argparse.Namespace) -> None:
 def _run(given: argparse.Namespace, progress: Progress) -> Found:
     """The plan, which is written where --out says."""
     load_keras(progress)
+    from keras_calib.predictions import Predictions
     from keras_calib.selection import plan
 
     pilot = None
     if given.pilot:
         progress.say(f"Reading {given.pilot} ...")
         with blamed(f"--pilot={given.pilot}"):
-            pilot = _pilot(given)
+            read = {x: getattr(given, x) for x in _READ}
+            pilot = Predictions.read(given.pilot, **read)
     progress.say("Simulating selections ...")
     names = [x.removeprefix("--") for x in _SHARES]
     options = {x: getattr(given, x) for x in (*names, "max_samples")}
-    with contextlib.nullcontext() if given.pilot else of_arguments():
+    at_fault = blamed(f"--pilot={given.pilot}") if pilot else of_arguments()
+    with at_fault:
         found = plan(pilot=pilot, **options)
     if given.out is not None:
         _write(found, Path(given.out))
     return Found(str(found), _facts(found))
-
-
-def _pilot(given: argparse.Namespace) -> tuple[Any, Any]:
-    """Scores and correctness of a file."""
-    from keras_calib.functional.ranking import top_scored
-    from keras_calib.predictions import Predictions
-
-    names = *_ROLES, "separator", "decimal"
-    p = Predictions.read(given.pilot, **{x: getattr(given, x) for x in names})
-    if p.outputs.ndim > 2:
-        raise value_error(
-            "`pilot` must have one prediction for each sample",
-            file=given.pilot,
-        )
-    if p.sample_weight is not None and (p.sample_weight != 1.0).any():
-        raise ValueError(
-            "a plan counts samples, so weights must be 1 everywhere: "
-            "leave the column `sample_weight` out"
-        )
-    if p.kind == "records":
-        return p.confidence, p.correct
-    top = top_scored(p.labels, p.outputs, "msp", from_logits=p.from_logits)
-    return top.score, top.correct
 
 
 def _write(found: Any, path: Path) -> None:

@@ -107,11 +107,14 @@ class Progress:
     def rows(
         self, parts: Iterable[Any], what: str, total: int | None
     ) -> Iterator[Any]:
-        """The same parts of rows, whose `labels` are counted in the line."""
+        """The same parts of rows, which are counted in the line.
+
+        A part has `labels`, or is a dict with `correct`.
+        """
         done, begun, shown = 0, time.monotonic(), 0.0
         for part in parts:
             yield part
-            done += len(part.labels)
+            done += len(part["correct"] if type(part) is dict else part.labels)
             if (now := time.monotonic()) - shown < _PAUSE:
                 continue
             shown, text = now, f"{what}: {done:,} rows"

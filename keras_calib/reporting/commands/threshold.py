@@ -34,8 +34,11 @@ A log has one row for each answer, as `monitor` reads it:
   correct     1 or 0, true or false; or `label` and `predicted`. Rows without a
               label are left out
   id          may be there: then --calibration must hold other answers
-Files are .npz, .csv, .tsv, .parquet, or .jsonl with one JSON object in each
-line.
+  unit        may be there: rows of one unit depend on each other, and --risk
+              needs one row of each
+Or it has `label` with logits or probabilities of all classes, as `report` reads
+them; the confidence is the largest probability. Files are .npz, .csv, .tsv,
+.parquet, or .jsonl with one JSON object in each line.
 
 With --calibration, answers of a second log first fit a calibrator of the
 confidence c: log(q / (1 - q)) = slope * log(c / (1 - c)) + intercept (affine),
@@ -76,9 +79,12 @@ _TARGET: Options = {
     **DELTA,
 }
 _COLUMNS = columns(
-    *("confidence", "score", "correct", "labels", "predicted", "ids", "groups"),
+    *("confidence", "score", "logits", "probs", "correct", "labels"),
+    *("predicted", "ids", "units", "groups"),
     score="column of the score; the threshold is for it, if there is",
     groups="column of groups, such as tasks: a threshold for each",
+    logits="columns of logits, as in `report`",
+    probs="columns of probabilities, as in `report`",
 )
 _GROUPS = {
     "files": _FILES,
@@ -129,8 +135,11 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
     from keras_calib.selection.ladder import read_outcomes
     from keras_calib.selection.thresholds import ErrorTarget
 
+    delta = None if given.risk is None else given.delta
+    target = ErrorTarget(given.risk, given.coverage, delta)
     with blamed(f"--log={given.log}"):
-        log, unlabelled = labelled_answers(
+        target.check()
+        log, ids = labelled_answers(
             given.log, vars(given), progress, bool(given.calibration)
         )
     lines, score = [], log.score
@@ -138,21 +147,22 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
     if given.calibration:
         with blamed(f"--calibration={given.calibration}"):
             columns = {**vars(given), "groups": None}
-            other, _ = labelled_answers(given.calibration, columns, progress)
-            if log.unit is not None and other.unit is not None:
-                ids = {"--log": log.unit, "--calibration": other.unit}
-                check_ids_apart(ids)
+            other, others = labelled_answers(
+                given.calibration, columns, progress, True
+            )
+            if ids is not None and others is not None:
+                check_ids_apart({"--log": ids, "--calibration": others})
             progress.say("Fitting the calibrator ...")
             kind = given.calibrator or "affine"
             facts = calibrator_facts(other.score, other.correct, kind)
             score = calibrated_confidence(facts, score)
         lines.append(told_calibrator(facts))
     progress.say("Choosing the threshold ...")
-    delta = None if given.risk is None else given.delta
     with blamed(f"--log={given.log}"):
-        target = ErrorTarget(given.risk, given.coverage, delta).check()
-        groups = {"group": log.group, "names": log.names}
-        chosen = target.choose(read_outcomes(score, log.correct, **groups))
+        found = {"group": log.group, "names": log.names, "unit": log.unit}
+        chosen = target.choose(
+            read_outcomes(score, log.correct, delta=delta, **found)
+        )
     told = answer_statement(
         chosen,
         log,
@@ -162,11 +172,9 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
     )
     if given.out:
         write_statement(given.out, told)
-    if unlabelled:
-        lines.append(f"{unlabelled:,} answers without a label left out.")
     what = "score" if log.confidence is None else "confidence"
     lines += _told(chosen, f"calibrated {what}" if facts else what)
-    return Found("\n".join(lines), {**told, "unlabelled": unlabelled})
+    return Found("\n".join(lines), told)
 
 
 def _told(chosen: Any, what: str) -> list[str]:
