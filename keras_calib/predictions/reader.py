@@ -8,7 +8,11 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.options import filled
-from keras_calib.predictions.correctness import flags_of, same_labels, warn_of_gaps
+from keras_calib.predictions.correctness import (
+    flags_of,
+    same_labels,
+    warn_of_gaps,
+)
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.predictions.roles import FileOptions, find_roles
 from keras_calib.predictions.spool import Spool

@@ -15,7 +15,6 @@ from keras_calib.predictions.correctness import (
     time_of,
     warn_of_gaps,
 )
-from keras_calib.predictions.predictions import Predictions
 from keras_calib.predictions.reader import read_predictions
 from keras_calib.predictions.roles import (
     ROLES,
@@ -221,7 +220,8 @@ def labelled_answers(
 
     Files are logs, or predictions of all classes, whose confidence is the
     largest probability. The score is what the file has: a score or, with
-    `of_confidence` or where it has no score, the confidence.
+    `of_confidence` or where it has no score, the confidence. A `risk` among the
+    columns needs rows of different units.
     """
     names = Table(path, columns["separator"], columns["decimal"] or ".").names
     by_score = "score" in names and not columns["confidence"]
@@ -238,6 +238,8 @@ def labelled_answers(
     if "ids" in found:
         _check_once(found["ids"])
     found = {name: x[here] for name, x in found.items()}
+    if columns.get("risk"):
+        check_independent(correct.shape, found.get("units"))
     confidence = found.get("confidence")
     score = found["score"] if confidence is None else confidence
     rows = Outcomes(
@@ -246,9 +248,6 @@ def labelled_answers(
         found.get("cost"),
         confidence=confidence,
     )
-    if "units" in found:
-        units = found["units"].astype(str)
-        rows = rows._replace(unit=read_groups(units, units.shape)[1])
     if "groups" in found:
         own = found["groups"].astype(str)
         known, places = read_groups(own, own.shape)
@@ -273,7 +272,9 @@ def _scores(
         for name in ("score", "correct", "ids", *_ASKED):
             if name in part:
                 kept.setdefault(name, []).append(part[name])
-    found = {k: np.concatenate(x) if x else np.zeros(0) for k, x in kept.items()}
+    found = {
+        k: np.concatenate(x) if x else np.zeros(0) for k, x in kept.items()
+    }
     warn_of_gaps(log.path.name, np.isnan(found["correct"]))
     return found
 
@@ -291,7 +292,7 @@ def _confidences(
     p = read_predictions(
         path, {k: x for k, x in options.items() if x is not None}, watched
     )
-    check_one_each(p)
+    check_independent(p.shape, None)
     rows = p.outcomes(every=True)
     weight = np.ones(len(p)) if rows.weight is None else rows.weight
     if np.any((weight != 0.0) & (weight != 1.0)):
@@ -308,13 +309,16 @@ def _confidences(
     return found | {k: x for k, x in others.items() if x is not None}
 
 
-def check_one_each(p: Predictions) -> None:
-    """Raises ValueError for several predictions of an example."""
-    if len(p.shape) > 1:
+def check_independent(shape: tuple[int, ...], units: Any) -> None:
+    """Raises ValueError for a guarantee of rows that depend on each other."""
+    repeated = units is not None and len(np.unique(units)) < len(units)
+    if len(shape) > 1 or repeated:
         raise value_error(
-            "a threshold needs one prediction for each sample: pixels of an "
-            "image, or tokens of a text, are not independent",
-            shape=p.shape,
+            "a guarantee needs one prediction for each sample: pixels of an "
+            "image, or rows of one unit, are not independent. Take one row of "
+            "each unit",
+            shape=shape,
+            units=None if units is None else len(np.unique(units)),
         )
 
 

@@ -243,8 +243,6 @@ def _files(given: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _check_columns(given: argparse.Namespace) -> None:
-    if given.votes:
-        _check_votes(given)
     outputs = [
         f"--{name}"
         for name in ("logits", "probs", "confidence")
@@ -265,22 +263,6 @@ def _check_columns(given: argparse.Namespace) -> None:
             )
     given.class_names = _class_names(given.class_names)
     given.groups = given.groups.split(",") if given.groups else []
-
-
-def _check_votes(given: argparse.Namespace) -> None:
-    if given.selection:
-        raise ValueError(
-            "--votes and --selection exclude each other: the guarantee of a "
-            "threshold is for one class of each sample. Choose it on class "
-            "ids, without --votes"
-        )
-    others = ("confidence", "correct", "predicted", "ignore_class")
-    if found := [x for x in others if getattr(given, x) is not None]:
-        flags = ", ".join(f"--{x.replace('_', '-')}" for x in found)
-        raise ValueError(
-            "--votes reads the probabilities of all classes, and a weight of "
-            f"0 leaves a row out. Received also: {flags}"
-        )
 
 
 def _class_names(text: str | None) -> list[str] | None:

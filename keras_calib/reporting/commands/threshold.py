@@ -135,10 +135,7 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
     from keras_calib.selection.ladder import read_outcomes
     from keras_calib.selection.thresholds import ErrorTarget
 
-    delta = None if given.risk is None else given.delta
-    target = ErrorTarget(given.risk, given.coverage, delta)
     with blamed(f"--log={given.log}"):
-        target.check()
         log, ids = labelled_answers(
             given.log, vars(given), progress, bool(given.calibration)
         )
@@ -146,23 +143,22 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
     facts: dict[str, Any] | None = None
     if given.calibration:
         with blamed(f"--calibration={given.calibration}"):
-            columns = {**vars(given), "groups": None}
+            columns = {**vars(given), "groups": None, "risk": None}
             other, others = labelled_answers(
                 given.calibration, columns, progress, True
             )
-            if ids is not None and others is not None:
-                check_ids_apart({"--log": ids, "--calibration": others})
+            check_ids_apart({"--log": ids, "--calibration": others})
             progress.say("Fitting the calibrator ...")
             kind = given.calibrator or "affine"
             facts = calibrator_facts(other.score, other.correct, kind)
             score = calibrated_confidence(facts, score)
         lines.append(told_calibrator(facts))
     progress.say("Choosing the threshold ...")
+    delta = None if given.risk is None else given.delta
     with blamed(f"--log={given.log}"):
-        found = {"group": log.group, "names": log.names, "unit": log.unit}
-        chosen = target.choose(
-            read_outcomes(score, log.correct, delta=delta, **found)
-        )
+        target = ErrorTarget(given.risk, given.coverage, delta).check()
+        groups = {"group": log.group, "names": log.names}
+        chosen = target.choose(read_outcomes(score, log.correct, **groups))
     told = answer_statement(
         chosen,
         log,

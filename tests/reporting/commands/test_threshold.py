@@ -210,7 +210,9 @@ def test_predictions_of_all_classes_are_a_log_of_their_confidence(
     path.write_text("\n".join(rows))
     assert run(path, "--risk=0.25", f"--out={out}") == 0
     p = Predictions.read(path)
-    expected = kc.choose_threshold(p.confidence, p.correct, risk=0.25, delta=0.05)
+    expected = kc.choose_threshold(
+        p.confidence, p.correct, risk=0.25, delta=0.05
+    )
     found = json.loads(out.read_text())["selection"]
     assert found["coverage"] == expected.coverage
     assert found["threshold"] == pytest.approx(expected.threshold, abs=1e-6)
@@ -218,7 +220,7 @@ def test_predictions_of_all_classes_are_a_log_of_their_confidence(
     capsys.readouterr()
     # Rows of one unit are not independent; without a promise they may be.
     assert run(path, "--risk=0.4", "--units=patient") == 1
-    assert "--delta needs independent samples" in capsys.readouterr().err
+    assert "rows of one unit, are not independent" in capsys.readouterr().err
     assert run(path, "--coverage=0.5", "--units=patient") == 0
 
 
@@ -321,7 +323,9 @@ def test_an_empty_cell_is_no_class(tmp_path, capsys):
         assert told in capsys.readouterr().err
         assert run(f"--log={log}", "--coverage=1") == code
         shown = capsys.readouterr()
-        assert told in shown.err and ("of 40 answers" in shown.out) == (not code)
+        assert told in shown.err and ("of 40 answers" in shown.out) == (
+            not code
+        )
 
 
 @pytest.mark.parametrize(
