@@ -1,6 +1,7 @@
 """The arguments of `keras-calib plan`, read and checked without Keras."""
 
 import argparse
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,9 @@ from keras_calib.reporting.commands.arguments import (
     FORM,
     Command,
     Options,
-    check_ending,
-    check_shares,
     columns,
     flags,
+    share,
 )
 from keras_calib.reporting.commands.terminal import (
     Found,
@@ -57,6 +57,7 @@ _OPTIONS: Options = {
     "--pilot FILE": "predictions with labels",
     **{
         f"{flag} SHARE": {
+            "type": functools.partial(share, most=flag == "--coverage"),
             "default": value,
             "help": text + " (%(default)s)" * (value is not None),
         }
@@ -66,9 +67,7 @@ _OPTIONS: Options = {
         "default": 100_000,
         "help": "most labels to plan for (%(default)s)",
     },
-    "--out FILE": (
-        "file to write too: a picture .png or .svg, or .json or .csv"
-    ),
+    "--out FILE.png|.svg|.json|.csv": "picture or table to write too",
 }
 _ROLES = "labels", "logits", "probs", "confidence", "correct", "predicted"
 _READ = *_ROLES, "units", "separator", "decimal"
@@ -85,7 +84,6 @@ _COLUMNS = {
 def _check(given: argparse.Namespace) -> None:
     if given.risk is None:
         raise ValueError("--risk must be given")
-    check_shares(given, [x.removeprefix("--") for x in _SHARES])
     if given.max_samples < 1:
         raise value_error(
             "`max_samples` must be >= 1", max_samples=given.max_samples
@@ -94,7 +92,6 @@ def _check(given: argparse.Namespace) -> None:
         raise ValueError("One of --pilot and --accuracy must be given")
     if given.pilot is not None and given.accuracy is not None:
         raise ValueError("--pilot and --accuracy exclude each other")
-    check_ending("--out", given.out, [".png", ".svg", ".json", ".csv"])
 
 
 def _run(given: argparse.Namespace, progress: Progress) -> Found:

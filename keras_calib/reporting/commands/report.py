@@ -10,8 +10,6 @@ from keras_calib.reporting.commands.arguments import (
     FORM,
     Command,
     Options,
-    check_ending,
-    check_shares,
     columns,
     flags,
 )
@@ -177,14 +175,14 @@ def _check(given: argparse.Namespace) -> None:
     if not given.predictions:
         raise ValueError("--predictions, the file to report on, must be given")
     if given.out != "-":
-        check_ending("--out", given.out, [".html", ".htm"])
-        if Path(given.out).is_dir():
+        out = Path(given.out)
+        if out.suffix.lower() not in (".html", ".htm") or out.is_dir():
             raise value_error(
-                "--out must be a file, not a folder", **{"--out": given.out}
+                "--out must be a file that ends in .html",
+                **{"--out": given.out},
             )
     elif given.json:
         raise ValueError("--json and --out=- exclude each other")
-    check_shares(given, ("risk", "delta"))
     if (given.selection is None) != (given.risk is None):
         raise ValueError(
             "--selection, the data to choose with, and --risk, the risk to "

@@ -1,6 +1,7 @@
 """The arguments of `keras-calib threshold`, read and checked without Keras."""
 
 import argparse
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,9 @@ from keras_calib.reporting.commands.arguments import (
     FORM,
     Command,
     Options,
-    check_ending,
-    check_shares,
     columns,
     flags,
+    share,
 )
 from keras_calib.reporting.commands.terminal import (
     Found,
@@ -69,13 +69,14 @@ _FILES: Options = {
         "choices": ("affine", "beta", "temperature"),
         "help": "what to fit on them (affine)",
     },
-    "--out FILE": "the .json file to write too",
+    "--out FILE.json": "the file to write too",
 }
 _TARGET: Options = {
     "--risk SHARE": "largest share of wrong answers among the accepted",
-    "--coverage SHARE": (
-        "least share to accept, instead of --risk; no guarantee"
-    ),
+    "--coverage SHARE": {
+        "type": functools.partial(share, most=True),
+        "help": "least share to accept, instead of --risk; no guarantee",
+    },
     **DELTA,
 }
 _COLUMNS = columns(
@@ -99,7 +100,6 @@ def _check(given: argparse.Namespace) -> None:
             "One of --risk and --coverage must be given",
             **{"--risk": given.risk, "--coverage": given.coverage},
         )
-    check_shares(given, ("risk", "coverage", "delta"))
     if given.calibrator is not None and given.calibration is None:
         raise ValueError(
             "--calibrator needs --calibration, the answers to fit it on"
@@ -115,7 +115,6 @@ def _check(given: argparse.Namespace) -> None:
                 "--log and --calibration must be different answers",
                 **{"--log": given.log},
             )
-    check_ending("--out", given.out, [".json"])
 
 
 def _run(given: argparse.Namespace, progress: Progress) -> Found:

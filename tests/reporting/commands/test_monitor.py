@@ -334,9 +334,9 @@ def test_a_state_in_use_is_left_alone(tmp_path, capsys, monkeypatch):
         (("--log=a.csv", "--coverage=0.8,0.6"), "such as 0.6,0.8"),
         (("--log=a.csv", "--tolerance=x"), "or none"),
         (("--log=a.csv", "--state=s.txt"), "ends in .npz"),
-        (("--log=a.csv", "--threshold=nan"), "--threshold must be a number"),
+        (("--log=a.csv", "--threshold=nan"), "--threshold: must be a number"),
         (("--log=a.csv", "--out=o.pdf"), ".png or .svg or .html"),
-        (("--state=s.npz", "--restart=all,x"), "names=['all', 'x']"),
+        (("--state=s.npz", "--restart=all,x"), "Received: all,x"),
     ],
 )
 def test_wrong_arguments_are_told(capsys, arguments, words):

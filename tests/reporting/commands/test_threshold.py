@@ -332,7 +332,7 @@ def test_an_empty_cell_is_no_class(tmp_path, capsys):
     ("given", "code", "message"),
     [
         ([], 2, "--risk and --coverage"),
-        (["--risk=2"], 2, "--risk must be a number between 0 and 1"),
+        (["--risk=2"], 2, "--risk: must be a number between 0 and 1"),
         (["--risk=0.1", "--out=a.csv"], 2, "ends in .json"),
         (["--risk=0.1", "--calibrator=beta"], 2, "needs --calibration"),
         (["--risk=0.1", "--calibration=log.csv"], 2, "different answers"),
