@@ -14,10 +14,10 @@ Read in this order:
   batches.
 - Figures: `evaluation` gathers them batch by batch, with `groups` (classes,
   levels of confidence, sites); `labels` does so for several labels at once.
-  `measures`, `verdict` and `slider` say what the page tells of them.
-- Page: `sections` has a table of the sections of each kind, and what they
-  show. `page.html.jinja` has its macros for a kind in `classes.html.jinja` or
-  `labels.html.jinja`, with `pictures`.
+  `measures` and `verdict` say what the page tells of them.
+- Page: `page.html.jinja` has the questions and macros of a kind in
+  `classes.html.jinja` or `labels.html.jinja`; `sections` and `pictures` make
+  what these show.
 - Command line: `command_line`, and `commands` with a module for each command.
 - `cards`: the model card of an export, from its certificate.
 """

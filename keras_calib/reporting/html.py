@@ -16,7 +16,7 @@ from keras_calib.plots.display import matplotlib_module, printable
 from keras_calib.predictions.predictions import DataOptions
 from keras_calib.reporting.gathering import gathered
 from keras_calib.reporting.pictures import WIDE, diagram
-from keras_calib.reporting.sections import SECTIONS, sections_of, stages_of
+from keras_calib.reporting.sections import model_of
 from keras_calib.version import __version__
 
 
@@ -214,7 +214,8 @@ def page_of(
         kind=kind,
         title=title,
         models=[
-            _model(x, results[x.name], i) for i, x in enumerate(evaluations, 1)
+            model_of(x, results[x.name], i)
+            for i, x in enumerate(evaluations, 1)
         ],
         picture=picture,
         evaluations=evaluations,
@@ -224,29 +225,6 @@ def page_of(
         versions=f"keras_calib {__version__}, Keras {keras.__version__} on "
         f"{keras.backend.backend()}",
     )
-
-
-def _model(evaluation: Any, results: dict, number: int) -> dict[str, Any]:
-    stages = stages_of(evaluation)
-    repaired = len(stages) > 1
-    it = "them" if evaluation.kind == "labels" else "it"
-    both = f"as the model gives {it}: no calibrator"
-    if repaired:
-        both = "before and after calibration"
-    final = stages[-1] or both
-    return {
-        "name": evaluation.name,
-        "number": number,
-        "results": results,
-        "stages": stages,
-        "repaired": repaired,
-        "final": final,
-        "evaluation": evaluation,
-        "sections": sections_of(evaluation, results, both, final),
-        "num_questions": sum(
-            x.needs is None for x in SECTIONS[evaluation.kind]
-        ),
-    }
 
 
 def template() -> Any:

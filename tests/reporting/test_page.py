@@ -20,7 +20,7 @@ from report_pages import (
 import keras_calib as kc
 from keras_calib.predictions import predictions
 from keras_calib.reporting import gathering
-from keras_calib.reporting.slider import operating_points
+from keras_calib.reporting.sections import operating_points
 
 
 @pytest.fixture(scope="module")
