@@ -511,10 +511,14 @@ def accepted(selected: np.ndarray, level: float = 0.95) -> dict[str, float]:
     }
 
 
-def with_intervals(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
-    """Every metric by its name: value, and ends of the interval."""
+def estimates_of(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
+    """Every metric by its name: value, and ends of its 95 % interval.
+
+    The ECCE has a p-value of calibration too, None of too few data and of
+    votes, which vary less than single labels.
+    """
     intervals = metrics.interval()
-    return {
+    found: dict[str, dict[str, Any]] = {
         name: {
             "value": float(value),
             "low": intervals[name][0],
@@ -522,23 +526,13 @@ def with_intervals(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
         }
         for name, value in metrics.result().items()
     }
-
-
-def estimates_of(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
-    """Every metric by its name, with its 95 % interval.
-
-    The ECCE has a p-value of calibration too, None of too few data and of
-    votes, which vary less than single labels.
-    """
-    found = with_intervals(metrics)
     if "ecce" in found:
         bins = metrics.bins()
+        count = safe_divide(bins.weight.sum() ** 2, bins.squared_weight.sum())
         p_value = cumulative_p_value(
             found["ecce"]["value"],
             metrics.differences().deviation,
-            float(
-                safe_divide(bins.weight.sum() ** 2, bins.squared_weight.sum())
-            ),
+            float(count),
             "range",
         )
         found["ecce"]["p_value"] = None if metrics.options.votes else p_value

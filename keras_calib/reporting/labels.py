@@ -13,7 +13,7 @@ from keras_calib.numerics.softmax import sigmoid
 from keras_calib.reporting.evaluation import (
     Evaluation,
     accepted,
-    with_intervals,
+    estimates_of,
 )
 from keras_calib.reporting.verdict import (
     about_label_selection,
@@ -72,7 +72,7 @@ class LabelEvaluation(Evaluation):
             },
             "summary": summaries[0],
             "labels": rows,
-            "examples": {**with_intervals(examples), "aurc": examples.aurc()},
+            "examples": {**estimates_of(examples), "aurc": examples.aurc()},
             "selection": None,
         }
         if len(stages) > 1:

@@ -159,10 +159,8 @@ def _classes(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
 
 
 def _groups(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
-    return {
-        "rows": worst_first(results["groups"]["rows"]),
-        "picture": group_picture(results["groups"]),
-    }
+    rows = worst_first(results["groups"]["rows"])
+    return {"rows": rows, "picture": group_picture(rows)}
 
 
 def _labels(evaluation: LabelEvaluation, results: dict) -> dict[str, Any]:

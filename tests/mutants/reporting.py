@@ -52,8 +52,8 @@ MUTANTS = {
     ),
     "mistakes_numbered_in_their_batch": Mutant(
         "reporting/evaluation.py",
-        "self.num_samples + place\n",
-        "place\n",
+        "self.num_examples + first, *inside",
+        "first, *inside",
         "reporting/test_page.py::test_surest_mistakes_are_the_surest",
     ),
     "slider_below_its_risk": Mutant(

@@ -182,11 +182,14 @@ class AnswerLog:
             accepted = flags_of(self._file, name, read["accepted"], start)
         elif accepted is None and self._threshold is not None:
             column = "score" if "score" in read else "confidence"
-            values, name = read[column], self._columns[column]
-            good = ~np.isnan(values)
-            self._file.check(name, good, "must not be NaN", start, values)
-            accepted = values >= self._threshold
+            self.check_score(read[column], column, start)
+            accepted = read[column] >= self._threshold
         return read if accepted is None else {**read, "accepted": accepted}
+
+    def check_score(self, values: np.ndarray, role: str, start: int) -> None:
+        """Raises ValueError for a score that is NaN."""
+        name, rule = self._columns[role], "must not be NaN"
+        self._file.check(name, ~np.isnan(values), rule, start, values)
 
     def _ids(self, values: np.ndarray, start: int) -> np.ndarray:
         ids = np.array([*map(plain, values)], object)
@@ -265,10 +268,8 @@ def _scores(
     kept: dict[str, list] = {"correct": []}
     start = 0
     for part in log.watched(progress):
-        values = part["score"]
-        good = ~np.isnan(values)
-        log._file.check("score", good, "must not be NaN", start, values)
-        start += len(values)
+        log.check_score(part["score"], "score", start)
+        start += len(part["score"])
         for name in ("score", "correct", "ids", *_ASKED):
             if name in part:
                 kept.setdefault(name, []).append(part[name])
