@@ -304,6 +304,12 @@ def _found_outputs(
 
     No columns if there are logits and probabilities, None if neither.
     """
+    outputs = ("logits", "probs", "confidence")
+    told = {x: columns[x] for x in outputs if columns.get(x) is not None}
+    if len(told) > 1:
+        raise value_error(
+            "`logits=`, `probs=` and `confidence=` exclude each other", **told
+        )
     known = columns.get("class_names")
     kinds = {"logits": True, "probs": False}
     given = {x: columns[x] for x in kinds if columns.get(x) is not None}

@@ -143,7 +143,7 @@ def _run(
     except MemoryError:
         tell("error", "there is not enough memory")
         return 1
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
         tell("error", error)
         return 1
 

@@ -205,7 +205,8 @@ def _check(given: argparse.Namespace) -> None:
             "--predictions, --calibration and --selection must be different "
             f"data. Received: {', '.join(map(str, places))}"
         )
-    _check_columns(given)
+    given.class_names = _class_names(given.class_names)
+    given.groups = given.groups.split(",") if given.groups else []
     given.notes = _notes(given.notes)
 
 
@@ -238,29 +239,6 @@ def _files(given: argparse.Namespace) -> list[tuple[str, str]]:
         if getattr(given, name) is not None:
             paths.append((f"--{name}", getattr(given, name)))
     return paths
-
-
-def _check_columns(given: argparse.Namespace) -> None:
-    outputs = [
-        f"--{name}"
-        for name in ("logits", "probs", "confidence")
-        if getattr(given, name) is not None
-    ]
-    if len(outputs) > 1:
-        raise ValueError(
-            "--logits, --probs and --confidence exclude each other. "
-            f"Received: {', '.join(outputs)}"
-        )
-    if given.correct is not None and given.predicted is not None:
-        raise ValueError("--correct and --predicted exclude each other")
-    for name in ("logits", "probs"):
-        if (getattr(given, name) or "").count("*") > 1:
-            raise value_error(
-                f"--{name} must have one * at most",
-                **{f"--{name}": getattr(given, name)},
-            )
-    given.class_names = _class_names(given.class_names)
-    given.groups = given.groups.split(",") if given.groups else []
 
 
 def _class_names(text: str | None) -> list[str] | None:

@@ -1,9 +1,8 @@
 """What `keras-calib monitor` does: from logs to alarms."""
 
-import contextlib
 import html
 from argparse import Namespace
-from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,9 @@ _PAGE = """\
 
 def watch_logs(given: Namespace, progress: Progress) -> Found:
     """What to print; the code is 3 with an alarm, else 0."""
-    with _reserved(given.state):
+    # Another process would overwrite the state.
+    kept = PathLock("state", given.state) if given.state else nullcontext()
+    with kept:
         threshold = given.threshold
         if isinstance(threshold, str):
             with blamed(f"--threshold={threshold}"):
@@ -92,23 +93,6 @@ def watch_logs(given: Namespace, progress: Progress) -> Found:
     return Found(text, facts, 3 if monitor.alarms else 0)
 
 
-@contextlib.contextmanager
-def _reserved(path: str | None) -> Iterator[None]:
-    """Keeps a state for this process, as another would overwrite it."""
-    if path is None:
-        yield
-        return
-    lock = PathLock("state", path)
-    try:
-        lock.acquire()
-    except RuntimeError as error:
-        raise ValueError(str(error)) from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _monitor(given: Namespace, threshold: Any) -> Monitor:
     arguments: dict[str, Any] = {
         "risk": given.risk,
@@ -153,8 +137,11 @@ def _selector(path: str) -> Any:
         return _promised(read_statement(Path(path), check=True))
     from keras.saving import load_model
 
-    model = load_model(path)
-    found = _selectors(model)
+    from keras_calib.backend.keras_internals import nested_layers
+    from keras_calib.selection import SelectiveClassifier
+
+    layers = nested_layers(load_model(path))
+    found = [x for x in layers if isinstance(x, SelectiveClassifier)]
     if len(found) == 1:
         return found[0]
     raise value_error(
@@ -162,16 +149,6 @@ def _selector(path: str) -> Any:
         file=path,
         count=len(found),
     )
-
-
-def _selectors(layer: Any) -> list[Any]:
-    """The layer if it is a selector, or those of its layers that are."""
-    from keras_calib.selection import SelectiveClassifier
-
-    if isinstance(layer, SelectiveClassifier):
-        return [layer]
-    parts = getattr(layer, "layers", ())
-    return [found for part in parts for found in _selectors(part)]
 
 
 def _promised(facts: dict[str, Any]) -> Choice:
