@@ -248,6 +248,8 @@ class ClassEvaluation(Evaluation):
             for options in read
         ]
         self.others = [others(options) for options in read]
+        for table, options in zip(self.stages, read, strict=True):
+            table.options = options
         self.groups: list[StageGroups] = []
         # Sure errors by (label, predicted class); of votes their shares.
         self.confused: Any = collections.Counter()
@@ -311,7 +313,7 @@ class ClassEvaluation(Evaluation):
         if calibrated is not None:
             rows, rules = calibrated.reshape(batch.outputs.shape), Rules()
             after = batch._replace(from_logits=True)
-            after = with_rows(after, rows, "y_pred", rules)
+            after = with_rows(after, rows, options.names[1], rules)
             if not (rules.hold and add_rows(self.final, after)):
                 self.final.update_state(labels, calibrated, weight)
             for metric in self.others[-1].values():

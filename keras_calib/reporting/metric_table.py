@@ -10,7 +10,7 @@ from keras_calib.backend.late import keras_module
 from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.inputs.given_metrics import made, told_key
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.metrics.registry import QUANTITIES
+from keras_calib.metrics.registry import QUANTITIES, point_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.results import Result
 from keras_calib.predictions.predictions import DataOptions
@@ -22,6 +22,7 @@ _keras = keras_module("keras.metrics")
 
 # Of several labels at once, over labels and over all entries.
 _OF_LABELS = ("ece", "nll", "brier_score", "auroc")
+_POINTS = ("risk", "accuracy", "coverage")
 _NO_ENDS = {"low": float("nan"), "high": float("nan")}
 
 
@@ -34,8 +35,9 @@ class MetricTable(Result):
     Attributes:
         results: By the name of the model, and then of the metric, a dict with
             `value`, `low` and `high`. The last two are the ends of a 95 %
-            interval, NaN where there is none. What a calibrator makes of a
-            model has the name `"..., calibrated"`.
+            interval, NaN where there is none. A coverage or risk at a point
+            has that too, such as `risk`. What a calibrator makes of a model
+            has the name `"..., calibrated"`.
     """
 
     results: dict[str, dict[str, dict[str, Any]]]
@@ -58,20 +60,27 @@ class MetricTable(Result):
 
     def _shown(self) -> dict[str, Any]:
         """A row for each metric, or for each model if these are more."""
-        models, metrics = self.results, [*next(iter(self.results.values()))]
+        models, first = self.results, next(iter(self.results.values()))
+        titles = {name: _title(name, first[name]) for name in first}
         cells = {
             (model, name): "{} ({})".format(*x) if x[1] else x[0]
             for model, found in models.items()
             for name, x in ((k, cell(k, x)) for k, x in found.items())
         }
-        if len(models) > len(metrics):
+        if len(models) > len(titles):
             return {"model": [*models]} | {
-                name: [cells[model, name] for model in models]
-                for name in metrics
+                title: [cells[model, name] for model in models]
+                for name, title in titles.items()
             }
-        return {"metric": metrics} | {
-            model: [cells[model, name] for name in metrics] for model in models
+        return {"metric": [*titles.values()]} | {
+            model: [cells[model, name] for name in titles] for model in models
         }
+
+
+def _title(name: str, estimate: dict[str, Any]) -> str:
+    """The name of a metric, with the operating point that it is for."""
+    points = [x for k, x in estimate.items() if k in _POINTS]
+    return "=".join([name, *(f"{x:g}" for x in points)])
 
 
 def evaluate(
@@ -179,7 +188,8 @@ def _measured(kind: str, metrics: Sequence[Any] | None) -> dict[str, Any]:
     return {
         "keys": keys,
         "others": lambda options: {
-            x.name: x for x in (_made(metric, options) for metric in others)
+            _title(x.name, point_of(x.name, x)): x
+            for x in (_made(metric, options) for metric in others)
         },
     }
 
@@ -204,6 +214,8 @@ def _of_classes(evaluation: Any) -> list[dict[str, Any]]:
     pairs = zip(evaluation.stages, evaluation.others, strict=True)
     for table, others in pairs:
         estimates = estimates_of(table) if table.include else {}
+        for name in estimates:
+            estimates[name] |= point_of(name, table)
         for name, metric in others.items():
             value = metric.result()
             named = value if isinstance(value, dict) else {name: value}

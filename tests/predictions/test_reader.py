@@ -83,14 +83,17 @@ def test_correctness_of_minus_0_is_wrong(tmp_path):
     "lines",
     [
         ["confidence,correct", "0.9,1", "0.8,", "0.7,0"],
-        ["confidence,label,predicted", "0.9,cat,cat", "0.8,,eel", "0.7,eel,cat"],
+        [
+            "confidence,label,predicted",
+            *("0.9,cat,cat", "0.8,,eel", "0.7,eel,cat"),
+        ],
     ],
 )
 @pytest.mark.parametrize("names", [None, ["cat", "eel"]])
 def test_a_row_without_a_label_counts_nowhere(tmp_path, lines, names):
     path = tmp_path / "log.csv"
     path.write_text("\n".join(lines))
-    with pytest.warns(RuntimeWarning, match="log.csv has 1 rows without a label"):
+    with pytest.warns(RuntimeWarning, match="log.csv has 1 rows without"):
         log = Predictions.read(path, class_names=names)
     assert log.sample_weight.tolist() == [1.0, 0.0, 1.0]
     assert log.outcomes().correct.tolist() == [1.0, 0.0]

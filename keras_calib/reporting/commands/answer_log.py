@@ -28,9 +28,9 @@ from keras_calib.predictions.tables import Table, plain
 from keras_calib.reporting.commands.terminal import Progress, load_keras
 
 _VERDICTS = "accepted", "correct", "labels", "predicted"
-_NUMBERS = "confidence", "score", "cost"
-# Those are read where they are asked for.
-_ASKED = "cost", "groups", "units"
+_NUMBERS = "confidence", "score"
+# These are read where they are asked for.
+_ASKED = "groups", "units"
 _READ = "ids", "confidence", "score", *_VERDICTS, "time", *_ASKED
 # Of a file's columns, those that errors name.
 _MOST_NAMES = 20
@@ -92,7 +92,7 @@ class AnswerLog:
             # As asked for, whatever a column of another name says.
             found["correct"] = None
         # A confidence may be the score too.
-        used = [(x, found[x]) for x in (*_NUMBERS[:2], *_VERDICTS)]
+        used = [(x, found[x]) for x in (*_NUMBERS, *_VERDICTS)]
         check_one_role(used[used[0][1] == used[1][1] :])
         self._columns = {k: x for k, x in found.items() if x is not None}
         self.has = {*self._columns}
@@ -246,10 +246,7 @@ def labelled_answers(
     confidence = found.get("confidence")
     score = found["score"] if confidence is None else confidence
     rows = Outcomes(
-        score.astype("float64"),
-        found["correct"],
-        found.get("cost"),
-        confidence=confidence,
+        score.astype("float64"), found["correct"], confidence=confidence
     )
     if "groups" in found:
         own = found["groups"].astype(str)

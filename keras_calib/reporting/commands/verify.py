@@ -43,8 +43,6 @@ _WORDS = {
     "cost": "--cost",
 }
 _COLUMNS = "score", "confidence", "correct", "groups", "cost", "separator"
-# Columns that have their own names.
-_UNASKED = "labels", "predicted", "ids"
 
 _OPTIONS: Options = {
     "path": "the exported folder or file, or the file of a threshold",
@@ -111,33 +109,28 @@ def _records(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:
 
     from keras_calib.backend.files import path_of
     from keras_calib.exporting.statement import read_statement, statement_path
+    from keras_calib.exporting.statement_check import records_of_file
     from keras_calib.predictions.predictions import Predictions
+    from keras_calib.predictions.tables import Table
     from keras_calib.reporting.commands.answer_log import labelled_answers
 
     facts = read_statement(statement_path(path_of(given.path)))
-    kind, wanted = facts["kind"], dict.fromkeys(_UNASKED)
-    wanted |= {x: getattr(given, x) for x in (*_COLUMNS, "decimal")}
-    needs = {"groups": "group"} if kind == "groups" else {}
-    if kind == "costs":
-        needs = {"cost": "cost"}
-    of_confidence = False
-    if facts["artefact"] is None:
+    if facts["artefact"] is not None:
+        file = Table(given.data, given.separator, given.decimal)
+        return records_of_file(facts, file, vars(given))
+    column, group = facts["score"]["name"], facts["data"].get("group")
+    names = {**dict.fromkeys(("labels", "predicted", "ids")), **vars(given)}
+    names["groups"] = group and (given.groups or group)
+    if column == "score":
         # A log may have both.
-        of_confidence = facts["score"]["name"] == "confidence"
-        group = facts["data"].get("group")
-        needs = {} if of_confidence else {"score": "score"}
-        needs |= {"groups": group} if group else {}
-    for name, column in needs.items():
-        wanted[name] = wanted[name] or column
-    log, _ = labelled_answers(given.data, wanted, progress, of_confidence)
+        names["score"] = given.score or column
+    log, _ = labelled_answers(given.data, names, progress, column != "score")
     found: dict[str, Any] = {"scores": log.score, "correct": log.correct}
-    if log.confidence is not None:
-        p = Predictions(correct=log.correct, confidence=log.confidence)
-        found = {"scores": p}
+    if column == "confidence":
+        right = found.pop("correct")
+        found["scores"] = Predictions(confidence=log.score, correct=right)
     if log.names:
         found["groups"] = np.array(log.names)[log.group]
-    if log.cost is not None:
-        found["cost"] = log.cost
     return found
 
 
