@@ -69,7 +69,7 @@ def gathered(
         measured: What a `ClassEvaluation` measures of a kind of predictions,
             if it is not what the page has.
     """
-    models = by_model(predictions, "model")
+    models: dict[Any, Any] = by_model(predictions, "model")
     _check_kinds(models, data)
     fitted = {
         what: _by_model(what, given, [*models]) for what, given in parts.items()

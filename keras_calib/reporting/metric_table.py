@@ -29,8 +29,7 @@ _NO_ENDS = {"low": float("nan"), "high": float("nan")}
 class MetricTable(Result):
     """Result of `evaluate`: print it, or take `table["ece"]` or `to_frame()`.
 
-    An item is that of the metric of the only model, or a dict of the metrics
-    of the model of that name.
+    For several models, `table["name"]` has the metrics of one of them.
 
     Attributes:
         results: By the name of the model, and then of the metric, a dict with

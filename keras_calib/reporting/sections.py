@@ -194,7 +194,8 @@ def _alone(evaluation: Evaluation, results: dict) -> dict[str, Any]:
     return {}
 
 
-_OF_LOGS = {
+_Rows = Callable[[Any, dict], dict[str, Any]]
+_OF_LOGS: dict[str, _Rows] = {
     "trust": _alone,
     "change": _change,
     "errors": _errors,
@@ -202,7 +203,7 @@ _OF_LOGS = {
     "groups": _groups,
 }
 # What the blocks of a page show beside the results, by the kind.
-_ROWS: dict[str, dict[str, Callable[[Any, dict], dict[str, Any]]]] = {
+_ROWS: dict[str, dict[str, _Rows]] = {
     "classes": {**_OF_LOGS, "classes": _classes},
     "scores": _OF_LOGS,
     "labels": {
