@@ -8,12 +8,12 @@ import keras
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import path_of, replacing
-from keras_calib.backend.late import imported
 from keras_calib.inputs.checks import check_at_most, check_integer
 from keras_calib.numerics.results import call_text
 from keras_calib.plots import RiskCoverageDisplay
 from keras_calib.plots.display import matplotlib_module, printable
 from keras_calib.predictions.predictions import DataOptions
+from keras_calib.reporting.cards import environment
 from keras_calib.reporting.gathering import gathered
 from keras_calib.reporting.pictures import WIDE, diagram
 from keras_calib.reporting.sections import model_of
@@ -229,17 +229,9 @@ def page_of(
 
 def template() -> Any:
     """The template of a page; ImportError if a package is missing."""
-    jinja2 = imported("jinja2", "A report", "report")
     matplotlib_module("figure")
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("keras_calib", "reporting"),
-        autoescape=True,
-        finalize=_printed,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html.jinja")
+    made = environment("A report", autoescape=True, finalize=_printed)
+    return made.get_template("page.html.jinja")
 
 
 def _printed(value: Any) -> Any:

@@ -178,11 +178,8 @@ def flags(*names: str) -> dict[str, str]:
 
 
 # How errors of the reader call its arguments here.
+_OF_READER = *ROLES, "votes", "multi_label", "class_names"
 READER_WORDS = {
-    **{f"{k}=": flag for k, flag in flags(*ROLES).items()},
-    **{
-        f"{k}=": flag
-        for k, flag in flags("votes", "multi_label", "class_names").items()
-    },
+    **{f"{k}=": flag for k, flag in flags(*_OF_READER).items()},
     "decimal": "--decimal",
 }
