@@ -28,14 +28,9 @@ def poisson_interval(
 ) -> tuple[float, float]:
     """Bootstrap interval of a statistic of cells; NaN without predictions.
 
-    A Poisson bootstrap repeats every sample a Poisson(1) number of times. The
-    n samples of a cell are then Poisson(n) together, so replicates are drawn
-    from the cells exactly.
-
-    A resampled data set never has errors if the sample has none. So each
-    replicate gets one more prediction, in a random cell and of exponential mass
-    with mean 1. It is wrong in half of the replicates and correct in the other
-    half. The interval spans the percentiles of both halves.
+    Each replicate gets one more prediction in a random cell. It is wrong in
+    half of the replicates and correct in the other half. The interval spans the
+    percentiles of both halves.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees', 'Votes'.
 

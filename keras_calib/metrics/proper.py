@@ -58,7 +58,6 @@ class _ProperScore(StreamingMetric):
         values: tuple[Callable, ...],
         num_bins: int,
         *,
-        name: str | None,
         parts: dict[str, Any] | None = None,
         **kwargs: Unpack[MetricOptions],
     ):
@@ -68,7 +67,7 @@ class _ProperScore(StreamingMetric):
             **(parts or {}),
         )
         summary.needs_rows = True
-        super().__init__(summary, name=name, **kwargs)
+        super().__init__(summary, **kwargs)
         self._keep(num_bins=num_bins)
 
     def decomposition(self) -> Decomposition:
@@ -124,12 +123,10 @@ class NLL(_ProperScore):
         *,
         clip: float | None = None,
         num_bins: int = 15,
-        name: str | None = None,
         **kwargs: Unpack[MetricOptions],
     ):
         check_clip(clip)
-        values = (nll_of_records(clip),)
-        super().__init__(values, num_bins, name=name, **kwargs)
+        super().__init__((nll_of_records(clip),), num_bins, **kwargs)
         self._keep(clip=clip)
 
 
@@ -170,7 +167,6 @@ class BrierScore(_ProperScore):
         *,
         num_bins: int = 15,
         num_classes: int | None = None,
-        name: str | None = None,
         **kwargs: Unpack[MetricOptions],
     ):
         parts, values = {}, (brier_of_records,)
@@ -180,7 +176,7 @@ class BrierScore(_ProperScore):
             parts["classes"] = ClassForecastSummary(num_classes, num_bins)
             # The score is the last of them.
             values = (_squares_of_records, brier_of_records)
-        super().__init__(values, num_bins, name=name, parts=parts, **kwargs)
+        super().__init__(values, num_bins, parts=parts, **kwargs)
         self._keep(num_classes=num_classes)
 
     def murphy(self) -> BrierComponents:
