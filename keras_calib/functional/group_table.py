@@ -48,9 +48,9 @@ class GroupMetrics(Result):
 
     Use `table` for computing, `rows` for reading, and print it to see it. A
     metric `m` has the columns `m`, `m_low` and `m_high`. Groups of too few
-    predictions have NaN there, and None in `rows`. `by_group` makes it.
+    predictions have NaN there, and None in `rows`.
 
-    Args:
+    Attributes:
         table: Columns by name, arrays `(rows,)`: `attribute`, `group`,
             `size`, `too_few`, the metrics, and of tests `p_value`, `p_holm`
             and `p_bh`. With `accept` also `coverage`, `risk` and
@@ -60,17 +60,6 @@ class GroupMetrics(Result):
         metrics: Names of the metrics.
         level: Level of the intervals.
         min_count: Least number of predictions of a group to say something.
-
-    Example:
-
-    >>> import keras_calib as kc
-    >>> found = kc.by_group(
-    ...     [0, 1] * 40, [[0.6, 0.4]] * 80, groups=["a"] * 80)
-    >>> found.rows[0]["group"], found.rows[0]["size"]
-    ('a', 80)
-
-    Reference:
-        docs/derivations.md, 'Intervals and guarantees'
     """
 
     table: dict[str, np.ndarray]

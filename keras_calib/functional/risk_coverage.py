@@ -139,8 +139,7 @@ def naurc(
         Neural Networks, UAI 2024, https://arxiv.org/abs/2305.15508
 
     Differs:
-        The released code uses `area="origin"`, and leaves tied
-        samples in the order of the data.
+        The released code uses `area="origin"`, and no mean over ties.
     """
     groups = ranked(labels, outputs, score, ties, **options)
     if area == "mean":

@@ -166,10 +166,7 @@ class Underconfidence(MeanMetric):
     """Mean 1 - confidence of correct predictions, streaming and exact.
 
     Use it to see how much a model doubts its correct predictions; lower is
-    better.
-
-    The value is 0 before any correct prediction. It is NaN if there is none,
-    but invalid samples were skipped.
+    better. Without any the value is as that of `Overconfidence`.
 
     Args:
         name, **kwargs: The arguments of `Accuracy`.

@@ -93,10 +93,7 @@ class CalibrationMetrics(StreamingMetric):
     {'ece': 0.4, 'aurc': 0.25}
 
     Reference:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        https://arxiv.org/abs/1706.04599; Geifman et al., Bias-Reduced
-        Uncertainty Estimation for Deep Neural Classifiers, ICLR 2019,
-        https://arxiv.org/abs/1805.08206. The classes give all sources.
+        Those of the functions of these names.
     """
 
     def __init__(
