@@ -69,20 +69,12 @@ _AFTER_FIT_ON = ("fit", "predictions_of")
 _TOP = __name__.partition(".")[0]
 
 
-def answer_wrong_keywords(package: str) -> None:
-    """Make what a package exports name wrong keywords; called at its end.
+def answering(thing: Any) -> Any:
+    """A public function or class that names wrong keywords.
 
     Functions, constructors, `fit`, `fit_on`, `plot` and class methods raise a
     TypeError that names what was called and, if it can, what was meant. It is
-    done here, and not at each definition, because it holds for all of them.
-    """
-    module = sys.modules[package]
-    for name in module.__all__:
-        setattr(module, name, answering(getattr(module, name)))
-
-
-def answering(thing: Any) -> Any:
-    """A public function or class that names wrong keywords.
+    done for all that packages export, and not at each definition.
 
     A class is changed in place. A function is replaced in its module too, so
     that pickle finds it.

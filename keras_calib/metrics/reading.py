@@ -111,7 +111,7 @@ def _records_of(
     looks_wrong = batch.from_logits and resembles_probabilities(outputs)
     # In the order of the flags in `base`.
     flags = np.array([0, fractional, 0, looks_wrong], "int32")
-    return _outcomes(batch, summary.on_host), flags
+    return outcomes_of_rows(batch, summary.on_host), flags
 
 
 def _add_records(metric: Any, records: Outcomes, flags: np.ndarray) -> bool:
@@ -190,7 +190,7 @@ def read_without_faults(
     return batch if rules.hold else None
 
 
-def _outcomes(batch: Batch, form: str) -> Outcomes:
+def outcomes_of_rows(batch: Batch, form: str) -> Outcomes:
     """Outcomes of rows on the host, with their `Batch` as `form` says.
 
     That of `"records"` lacks outputs. Others are float32 arrays or tensors.

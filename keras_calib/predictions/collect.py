@@ -187,6 +187,10 @@ class ModelRun:
         )
         return with_progress(batches, self._total, self._verbose)
 
+    def examples(self) -> Iterator[Examples]:
+        """The batches of the data with predictions."""
+        return map(self.predictor(), self.read())
+
     def beside(self) -> "_Beside":
         """What comes beside the rows, batch by batch."""
         return _Beside(self._told, self._given)
