@@ -6,8 +6,8 @@ from cases import BACKEND, array
 from exported import answers, segmenter, trained
 
 import keras_calib as kc
-from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.formats import Runner
+from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.verification import check_answers, probes
 
 pytestmark = pytest.mark.skipif(
