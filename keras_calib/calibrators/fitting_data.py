@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 
 from keras_calib.inputs.batch import standardize_logits
 from keras_calib.inputs.groups import read_groups
-from keras_calib.numerics.arrays import as_numbers, shape_of
+from keras_calib.numerics.arrays import as_numbers, safe_divide, shape_of
 from keras_calib.numerics.softmax import FAR_BELOW, is_ruled_out
 from keras_calib.predictions.predictions import Predictions
 
@@ -116,7 +116,8 @@ class FittingData(NamedTuple):
         """Labels as float64 rows `(n, num_classes)` that sum to 1."""
         if self.labels.ndim == 2:
             total = self.labels.sum(axis=-1, keepdims=True, dtype="float64")
-            return self.labels / total
+            # Rows without votes weigh 0.
+            return safe_divide(self.labels, total)
         rows = np.zeros((len(self.labels), self.num_classes))
         rows[np.arange(len(rows)), self.labels] = 1.0
         return rows

@@ -10,18 +10,20 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.backend.keras_internals import nested_layers
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.detection.selector import CalibratedDecoder, DetectionSelector
 from keras_calib.exporting.formats import (
     FileFormat,
-    Signatures,
+    Runner,
     exact_float32,
-    put,
-    scratch_of,
-    written_and_loaded,
+    written_whole,
 )
-from keras_calib.exporting.served_model import ImageReader, write_signatures
+from keras_calib.exporting.served_model import (
+    computes_in_half,
+    converted_images,
+    write_signatures,
+)
 from keras_calib.exporting.verification import (
     encoded_images,
     given_answers,
@@ -64,7 +66,7 @@ def export_detector(
         )
     selector = _selector_of(detector, calibrator, selector)
     served = _ServedDetector(detector, selector, image_size)
-    with exact_float32(), scratch_of(path) as written:
+    with exact_float32():
         given = [*served.samples(sample_inputs)]
         # Before the write, so that errors cost little.
         expected = [served.answers(images) for images in given]
@@ -74,15 +76,13 @@ def export_detector(
         rng = np.random.default_rng(0)
         encoded = encoded_images([other, served.size], rng)
         from_bytes = served.answers(served.reader.read(encoded))
-        signatures = written_and_loaded(
-            served.write, made.load, written, made.name
-        )
-        for images, wanted in zip(given, expected, strict=True):
-            served.check(signatures, "serving_default", wanted, images=images)
-        served.check(
-            signatures, "serving_bytes", from_bytes, image_bytes=encoded
-        )
-        put(written, path, made.name, overwrite)
+        files = written_whole(path, made, overwrite, served.write)
+        with files as (runners, _):
+            for images, wanted in zip(given, expected, strict=True):
+                served.check(runners, "serving_default", wanted, images=images)
+            served.check(
+                runners, "serving_bytes", from_bytes, image_bytes=encoded
+            )
     return path
 
 
@@ -133,35 +133,22 @@ class _ServedDetector:
         preprocessor = detector.preprocessor
         converter = getattr(preprocessor, "image_converter", None)
         taken = tuple(detector.inputs[0].shape[1:])
-        resize = None
-        if converter is not None and converter.image_size is not None:
-            if image_size not in (None, tuple(converter.image_size)):
-                raise value_error(
-                    "`image_size` must be that of the detector's converter: "
-                    "leave it out, or set `image_converter.image_size`",
-                    image_size=image_size,
-                    converter=tuple(converter.image_size),
-                )
-            image_size, resize = converter.image_size, converter.resizing
-            # Of any size, as the converter resizes them.
-            shape = None, None, taken[-1]
-        else:
-            image_size = image_size or taken[:2]
-            shape = (*image_size, taken[-1])
-        if None in image_size:
+        own = getattr(converter, "image_size", None)
+        if own is not None and image_size not in (None, tuple(own)):
             raise value_error(
-                "`image_size` must be given, the height and width of images: "
-                "neither the detector nor its preprocessor has one",
+                "`image_size` must be that of the detector's converter: "
+                "leave it out, or set `image_converter.image_size`",
                 image_size=image_size,
+                converter=tuple(own),
             )
-        self.size = (*image_size, taken[-1])
-        self.inputs = {"images": keras.Input(shape, name="images")}
-        self.reader = ImageReader(
-            self.inputs,
-            keras.layers.Identity(),
-            image_size,
-            resize,
+        # Of any size, if the converter resizes them.
+        sides = (None, None) if own else image_size or taken[:2]
+        images = keras.Input((*sides, taken[-1]), name="images")
+        self.inputs = {"images": images}
+        self.reader = converted_images(
+            self.inputs, converter, None if own else image_size, taken[:2]
         )
+        self.size = self.reader.shape
 
     def __call__(self, images: Any) -> dict[str, Any]:
         """Answers by name, as tensors."""
@@ -206,8 +193,6 @@ class _ServedDetector:
 
     def write(self, path: Path) -> None:
         """Writes the folder of a SavedModel."""
-        import tensorflow as tf
-
         (images,) = self.inputs.values()
         image = tf.TensorSpec(images.shape, tf.float32, name="images")
         encoded = tf.TensorSpec((None,), tf.string, name="image_bytes")
@@ -246,13 +231,11 @@ class _ServedDetector:
             yield rng.uniform(0, 255, (count, *size)).astype("float32")
 
     def check(
-        self, signatures: Signatures, name: str, wanted: dict, **inputs: Any
+        self, runners: dict[str, Runner], name: str, wanted: dict, **inputs: Any
     ) -> None:
         """Raises RuntimeError unless a loaded file answers as Keras did."""
-        given = given_answers(signatures, name, inputs, wanted)
-        dtypes = {x.compute_dtype for x in nested_layers(self.detector)}
-        half = not dtypes.isdisjoint(["float16", "bfloat16"])
-        tolerance, share = _TOLERANCE[half]
+        given = given_answers(runners, name, inputs, wanted)
+        tolerance, share = _TOLERANCE[computes_in_half(self.detector)]
         side = max(self.size[:2])
         if "rel" in self.detector.bounding_box_format:
             side = 1

@@ -23,7 +23,6 @@ losses need (`training`).
 Floor: above `formulas` and `predictions`, beside `metrics` and `data`.
 """
 
-from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.formulas.targets import (
     cape_targets,
     objectness_targets,
@@ -121,5 +120,3 @@ __all__ = [
     "svls",
     "uniformity_penalty",
 ]
-
-answer_wrong_keywords(__name__)

@@ -10,33 +10,42 @@ from keras_calib.backend.late import keras_module
 from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.inputs.given_metrics import made, told_key
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.metrics.registry import QUANTITIES
+from keras_calib.metrics.registry import QUANTITIES, point_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.results import Result
 from keras_calib.predictions.predictions import DataOptions
 from keras_calib.reporting.evaluation import Evaluation, estimates_of
 from keras_calib.reporting.gathering import gathered
 from keras_calib.reporting.measures import EXPLAINED, TOP1_METRICS, cell
-from keras_calib.reporting.source import Source
 
 _keras = keras_module("keras.metrics")
 
 # Of several labels at once, over labels and over all entries.
 _OF_LABELS = ("ece", "nll", "brier_score", "auroc")
+_POINTS = ("risk", "accuracy", "coverage")
 _NO_ENDS = {"low": float("nan"), "high": float("nan")}
 
 
 class MetricTable(Result):
-    """Result of `evaluate`: print it, or take `results` or `to_frame()`.
+    """Result of `evaluate`: print it, or take `table["ece"]` or `to_frame()`.
+
+    For several models, `table["name"]` has the metrics of one of them.
 
     Attributes:
         results: By the name of the model, and then of the metric, a dict with
             `value`, `low` and `high`. The last two are the ends of a 95 %
-            interval, NaN where there is none. What a calibrator makes of a
-            model has the name `"..., calibrated"`.
+            interval, NaN where there is none. A coverage or risk at a point
+            has that too, such as `risk`. What a calibrator makes of a model
+            has the name `"..., calibrated"`.
     """
 
     results: dict[str, dict[str, dict[str, Any]]]
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        first, *others = self.results.values()
+        found = self.results if others else first
+        check_in("name", name, [*found])
+        return found[name]
 
     def _columns(self) -> dict[str, Any]:
         rows = [
@@ -49,15 +58,28 @@ class MetricTable(Result):
         return dict(zip(names, map(np.array, columns), strict=True))
 
     def _shown(self) -> dict[str, Any]:
-        """A row for each metric, and a column for each model."""
-        metrics = [*next(iter(self.results.values()))]
-        return {"metric": metrics} | {
-            model: [
-                "{} ({})".format(*x) if x[1] else x[0]
-                for x in (cell(name, found[name]) for name in metrics)
-            ]
-            for model, found in self.results.items()
+        """A row for each metric, or for each model if these are more."""
+        models, first = self.results, next(iter(self.results.values()))
+        titles = {name: _title(name, first[name]) for name in first}
+        cells = {
+            (model, name): "{} ({})".format(*x) if x[1] else x[0]
+            for model, found in models.items()
+            for name, x in ((k, cell(k, x)) for k, x in found.items())
         }
+        if len(models) > len(titles):
+            return {"model": [*models]} | {
+                title: [cells[model, name] for model in models]
+                for name, title in titles.items()
+            }
+        return {"metric": [*titles.values()]} | {
+            model: [cells[model, name] for name in titles] for model in models
+        }
+
+
+def _title(name: str, estimate: dict[str, Any]) -> str:
+    """The name of a metric, with the operating point that it is for."""
+    points = [x for k, x in estimate.items() if k in _POINTS]
+    return "=".join([name, *(f"{x:g}" for x in points)])
 
 
 def evaluate(
@@ -76,7 +98,9 @@ def evaluate(
     `report`. The data are read once, in memory that does not grow with them.
 
     Args:
-        predictions, data: As in `report`.
+        predictions, data: As in `report`: `Predictions`, or a list of them,
+            or a dict by the name of the model. Several are columns of one
+            table, or its rows where that is narrower.
         metrics: Keys, functions, metric classes or new objects, as
             `keras_calib.metrics.get` takes them; None for those of the page.
             An object reads outputs as it was made to. Those that
@@ -89,7 +113,8 @@ def evaluate(
         A `MetricTable`.
 
     Raises:
-        TypeError: If a metric cannot be streamed, such as a function of yours.
+        TypeError: If a metric cannot be streamed, such as a function of yours,
+            or these are no predictions.
         ValueError: If shapes or names do not fit, there are no data, or a
             metric needs what the predictions do not have.
 
@@ -116,7 +141,7 @@ def evaluate(
         {**options},
         {"calibrator": calibrator, "selector": None},
         num_bins=num_bins,
-        measured=lambda source: _measured(source, metrics),
+        measured=lambda kind: _measured(kind, metrics),
     )
     results: dict[str, Any] = {}
     for x in evaluations:
@@ -134,15 +159,15 @@ def evaluate(
     return MetricTable(results)
 
 
-def _measured(source: Source, metrics: Sequence[Any] | None) -> dict[str, Any]:
+def _measured(kind: str, metrics: Sequence[Any] | None) -> dict[str, Any]:
     """What evaluations of classes or of logs measure, in the order given."""
-    if source.kind == "labels":
+    if kind == "labels":
         return {}
     known = {*QUANTITIES} - {"objectness_deviation"}
-    if source.kind == "scores":
+    if kind == "records":
         known -= {"nll", "brier_score"}
     if metrics is None:
-        page = TOP1_METRICS if source.kind == "scores" else EXPLAINED
+        page = TOP1_METRICS if kind == "records" else EXPLAINED
         first, second, *rest = page
         return {"keys": [first, second, "confidence_gap", *rest]}
     keys, others = [], []
@@ -151,7 +176,7 @@ def _measured(source: Source, metrics: Sequence[Any] | None) -> dict[str, Any]:
         key = None if is_object else told_key("metrics", metric)
         if key in known:
             keys.append(key)
-        elif source.kind == "scores":
+        elif kind == "records":
             raise value_error(
                 "`metrics` must be of confidence and correctness: a log does "
                 "not have the outputs of all classes",
@@ -162,7 +187,8 @@ def _measured(source: Source, metrics: Sequence[Any] | None) -> dict[str, Any]:
     return {
         "keys": keys,
         "others": lambda options: {
-            x.name: x for x in (_made(metric, options) for metric in others)
+            _title(x.name, point_of(x.name, x)): x
+            for x in (_made(metric, options) for metric in others)
         },
     }
 
@@ -187,6 +213,8 @@ def _of_classes(evaluation: Any) -> list[dict[str, Any]]:
     pairs = zip(evaluation.stages, evaluation.others, strict=True)
     for table, others in pairs:
         estimates = estimates_of(table) if table.include else {}
+        for name in estimates:
+            estimates[name] |= point_of(name, table)
         for name, metric in others.items():
             value = metric.result()
             named = value if isinstance(value, dict) else {name: value}

@@ -20,6 +20,7 @@ from keras_calib.backend.keras_internals import (
     callback_model,
     fit_arguments,
 )
+from keras_calib.backend.late import torch
 from keras_calib.backend.locks import PathLock, check_not_locked
 from keras_calib.backend.replicas import is_chief
 from keras_calib.inputs.checks import check_integer
@@ -160,8 +161,6 @@ class ResumableBackup(keras.callbacks.Callback):
                 steps_per_epoch=arguments["steps_per_epoch"],
             )
         self._data = arguments["x"] if follows else None
-        # Even without a file: better an error now than after a crash.
-        _check_built(self.model)
         if is_chief():
             self._lock.acquire()
         try:
@@ -341,9 +340,11 @@ def load_training_state(
         https://keras.io/api/callbacks/backup_and_restore/
     """
     path = path_of(path)
+    if not model.built:
+        # Even without a file: better an error now than after a crash.
+        raise value_error("`model` must be built before training", built=False)
     if not path.exists():
         return None
-    _check_built(model)
     state = _read(path, with_arrays=True)
     variables = _variables(model)
     own: list[Any] = [_optimizer_names(model)]
@@ -425,11 +426,6 @@ def _is_state(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float)
 
 
-def _check_built(model: keras.Model) -> None:
-    if not model.built:
-        raise value_error("`model` must be built before training", built=False)
-
-
 def _check_callbacks(callbacks: Any, backup: dict) -> None:
     """Raises ValueError unless a backup holds the state of these callbacks."""
     classes = [type(x).__name__ for x in callbacks]
@@ -468,8 +464,6 @@ def _random_state() -> dict[str, Any]:
     }
     if backend.backend() == "torch":
         # Keras' dropout draws from it on torch.
-        import torch
-
         numbers = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
         state["torch_random"] = [x.numpy() for x in numbers]
     return state
@@ -485,8 +479,6 @@ def _set_random(state: dict[str, Any], *, trial: bool = False) -> None:
         state["numpy_random"]
     )
     if backend.backend() == "torch" and state["torch_random"]:
-        import torch
-
         own, *others = map(torch.from_numpy, state["torch_random"])
         (torch.Generator() if trial else torch.default_generator).set_state(own)
         if not trial and len(others) == torch.cuda.device_count():

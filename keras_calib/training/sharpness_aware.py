@@ -11,6 +11,7 @@ from keras_calib.backend.keras_internals import (
     loss_tracker,
     updated_metrics,
 )
+from keras_calib.backend.late import jax, torch
 from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.replicas import num_replicas, sum_over_replicas
 from keras_calib.inputs.checks import check_above
@@ -21,7 +22,7 @@ _EPSILON = 1e-12
 
 
 def perturbations(
-    weights: list, gradients: list, *, rho: float, adaptive: bool
+    weights: list, gradients: list, rho: float, adaptive: bool
 ) -> list:
     """Steps that, to first order, raise the loss most within the radius.
 
@@ -110,11 +111,6 @@ class SharpnessAwareModel(EpochModel):
         finally:
             self.postpones = False
 
-    def _steps(self, weights, gradients):
-        return perturbations(
-            weights, gradients, rho=self.rho, adaptive=self.adaptive
-        )
-
     def _imperative_step(self, data):
         """The step on TensorFlow and torch, which change variables."""
         batch = keras.utils.unpack_x_y_sample_weight(data)
@@ -137,7 +133,7 @@ class SharpnessAwareModel(EpochModel):
             ]
             remembered += self._metrics_of_a_pass()
             kept = [ops.copy(v) for v in remembered]
-            steps = self._steps(before, gradients)
+            steps = perturbations(before, gradients, self.rho, self.adaptive)
             for w, old, step in zip(weights, before, steps, strict=True):
                 if step is not None:
                     w.assign(old + step)
@@ -190,8 +186,6 @@ class SharpnessAwareModel(EpochModel):
 
     def _functional_step(self, state, data):
         """The step on JAX, from one state to the next."""
-        import jax
-
         weights, others, optimizer_state, metrics_state = state
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         run = jax.value_and_grad(self.compute_loss_and_updates, has_aux=True)
@@ -201,7 +195,7 @@ class SharpnessAwareModel(EpochModel):
             weights, others, metrics_state, *batch, **options
         )
         loss, y_pred, others, metrics_state = aux
-        steps = self._steps(weights, gradients)
+        steps = perturbations(weights, gradients, self.rho, self.adaptive)
         moved = [w + s for w, s in zip(weights, steps, strict=True)]
         (_, aux), gradients = run(
             moved, others, metrics_state, *batch, **options
@@ -232,7 +226,5 @@ class SharpnessAwareModel(EpochModel):
 def _no_gradient() -> Any:
     """A context in which torch does not record."""
     if backend.backend() == "torch":
-        import torch
-
         return torch.no_grad()
     return contextlib.nullcontext()

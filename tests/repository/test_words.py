@@ -59,8 +59,7 @@ EXCEPTIONS = (
         "dataset",
         r"(cap_classes|context_examples|describe|label_by_largest|map_classes"
         r"|object_examples|pixel_mean|shuffled_epochs|training_pipeline"
-        r"|valid_examples|validation_pipeline|with_index"
-        r"|ConfidencePruningModel\.kept_examples)",
+        r"|valid_examples|validation_pipeline|with_index)",
         "it takes a `tf.data.Dataset` and nothing else that `fit` takes",
     ),
     (
