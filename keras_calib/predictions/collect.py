@@ -63,9 +63,9 @@ def rows_that_count(batch: Examples, reading: ReadOptions) -> np.ndarray | None:
     Those of weight 0, such as masked ones, and of the ignored class do not.
     """
     if reading.ignore_class is not None:
-        names = "labels", "outputs"
+        reading = reading._replace(names=("labels", "outputs"))
         given = batch.labels, batch.outputs, batch.sample_weight
-        return standardize(*given, reading, np, names=names).counted
+        return standardize(*given, reading, np).counted
     axis = class_axis(batch.outputs, reading.axis, "outputs")
     if batch.sample_weight is None:
         return None
