@@ -307,15 +307,15 @@ class Cropping(NamedTuple):
 
 
 def share_of_objects(
-    example: dict, cut: dict, source: str, classes: Sequence[int] | None
+    example: dict, crop: dict, source: str, classes: Sequence[int] | None
 ) -> Any:
     """Objectness of what `Cropping.cut` left of an example."""
     if source == "mask":
-        share = objectness_from_mask(cut["mask_in_window"], classes=classes)
+        share = objectness_from_mask(crop["mask_in_window"], classes=classes)
     else:
         boxes = required_boxes(example["boxes"], example)
         boxes = known_boxes(boxes, classes, example.get("box_labels"))
-        share = covered_share(_shown_window(cut), boxes)
+        share = covered_share(_shown_window(crop), boxes)
     return of_boxed(example, share)
 
 

@@ -39,7 +39,6 @@ class _EpochTracker:
     """Sends epochs to a tracker: values, and the diagram where it takes one."""
 
     def __init__(self, tracker: Any, prefix: str):
-        check_tracker(tracker)
         self._tracker = tracker
         self._name = f"{prefix}reliability"
         self._by_metrics = callable(getattr(tracker, "log_metrics", None))
