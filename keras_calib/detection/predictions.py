@@ -6,6 +6,7 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.outcomes import Outcomes
+from keras_calib.predictions.columns import checked
 from keras_calib.predictions.predictions import Predictions
 
 
@@ -70,7 +71,7 @@ class BoxPredictions(Predictions):
             groups={"class": classes},
         )
         own = {"overlap": overlap, "features": features}
-        self._keep({**self._columns(), **own}, None)
+        self._arrays = checked({**self._columns(), **own}, True)
         self._facts["true_boxes"] = np.asarray(true_boxes)
         self._facts["images"] = np.arange(len(true_boxes))
         self._facts["max_detections"] = max_detections

@@ -151,7 +151,9 @@ def of_predictions(
     key, reading = told_key(argument, metric), told.reading
     function = _FUNCTIONS.get(metric) if isinstance(metric, str) else metric
     if key is not None and inspect.isroutine(function):
-        return lambda weight: function(told.weighted(weight), **options)
+        return lambda weight: function(
+            told.with_columns(sample_weight=weight), **options
+        )
     is_object = isinstance(metric, metrics.Metric)
     if not is_object or told.kind == "records":
         check_classes(told)

@@ -1,7 +1,7 @@
 """Batches of a data set in any form, with a model's predictions."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -77,7 +77,7 @@ def batches_of(
     batch_size: int = 32,
     steps: int | None = None,
     output: ChosenOutput | None = None,
-    in_order: bool = False,
+    beside: Sequence[str] = (),
 ) -> Iterator[Examples]:
     """The batches of a data set, read once, without empty ones.
 
@@ -91,8 +91,8 @@ def batches_of(
         batch_size: Batch size for arrays.
         steps: Largest number of batches; None for all.
         output: The output, of several, whose labels and weights are taken.
-        in_order: Whether the order of the rows must be fixed, as something is
-            given beside them; the data are then read twice.
+        beside: Names of what is given beside the rows, whose order must then
+            be fixed; the data are read twice.
     """
     count_batches(data, batch_size, steps)
 
@@ -100,7 +100,7 @@ def batches_of(
         return itertools.islice(_each_batch(data, batch_size), steps)
 
     start = 0
-    for batch in checked_order(read, data) if in_order else read():
+    for batch in checked_order(read, data, beside) if beside else read():
         if isinstance(batch, list):
             # Torch's loaders return lists.
             batch = tuple(batch)
@@ -110,8 +110,8 @@ def batches_of(
         if isinstance(y, dict) and set(y) == {"label", "index"}:
             y, index = split_index(y)
             index = to_numpy(index).reshape(-1)
-            if in_order:
-                check_index(index, start)
+            if beside:
+                check_index(index, start, beside)
                 start += len(index)
             if isinstance(weight, dict):
                 weight = weight["label"]
@@ -134,7 +134,6 @@ def predict_batches(
     batch_size: int = 32,
     steps: int | None = None,
     output: str | int | ChosenOutput | None = None,
-    in_order: bool = False,
 ) -> Iterator[Examples]:
     """The batches of a data set with predictions of a model.
 
@@ -148,7 +147,7 @@ def predict_batches(
     """
     chosen = choose_output(model, output)
     predictor = Predictor(model, chosen)
-    batches = batches_of(data, batch_size, steps, chosen, in_order)
+    batches = batches_of(data, batch_size, steps, chosen)
     yield from map(predictor, batches)
 
 

@@ -1,18 +1,17 @@
 """Predictions of a model on a data set, for fits and for displays."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import scipy.special
 from keras import ops
 
-from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.progress import with_progress
 from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.checks import check_flag, check_integer, class_axis
-from keras_calib.inputs.groups import as_groups
-from keras_calib.inputs.options import ReadOptions
+from keras_calib.inputs.options import ReadOptions, filled
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array, to_numpy
 from keras_calib.numerics.hashing import sample_pixels
@@ -23,6 +22,8 @@ from keras_calib.predictions.batches import (
     batches_of,
     count_batches,
 )
+from keras_calib.predictions.columns import by_name
+from keras_calib.predictions.options import DataOptions
 from keras_calib.predictions.outputs import (
     choose_output,
     has_several_labels,
@@ -30,8 +31,7 @@ from keras_calib.predictions.outputs import (
     read_as,
     to_model_logits,
 )
-from keras_calib.predictions.predictions import ModelOptions
-from keras_calib.predictions.row_order import Told
+from keras_calib.predictions.row_order import Beside
 
 
 def labels_of(batch: Examples) -> Any:
@@ -104,69 +104,47 @@ class ModelRun:
     Args:
         model: A Keras model.
         data: Data with labels, as in `Predictions.of_model`.
-        groups: Groups of the rows, as there.
-        units: Units of the rows, in the same forms.
-        multi_label: Whether each output is a label of its own; None takes it
-            from the compiled loss.
-        **options: As in `ModelOptions`.
+        options: Those of `DataOptions`.
 
     Attributes:
         reading: How outputs are read.
-        multi_label: Whether each output is a label of its own.
+        facts: What is known of the predictions and is no column.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        data: Any,
-        groups: Any = None,
-        units: Any = None,
-        *,
-        multi_label: bool | None = None,
-        **options: Unpack[ModelOptions],
-    ):
-        if unknown := {*options} - {*ModelOptions.__annotations__}:
-            raise type_error(
-                f"`{min(unknown)}` must be an argument of `of_model`",
-                arguments=sorted(ModelOptions.__annotations__),
-            )
-        output = options.get("output")
-        if multi_label is None:
-            multi_label = _are_labels(model, options.get("from_logits"), output)
-        check_flag("multi_label", multi_label)
+    def __init__(self, model: Any, data: Any, options: Mapping[str, Any]):
+        given = self._options = filled("of_model", options, DataOptions)
+        by_label = given.multi_label
+        if by_label is None:
+            by_label = _are_labels(model, given.from_logits, given.output)
+        check_flag("multi_label", by_label)
         reading = read_as(
-            model,
-            options.get("from_logits"),
-            options.get("ignore_class"),
-            output,
-            multi_label,
+            model, given.from_logits, given.ignore_class, given.output, by_label
         )
-        pixels = options.get("pixels_per_image")
+        pixels = given.pixels_per_image
         if pixels is not None:
             check_integer("pixels_per_image", pixels, 1)
-            if multi_label:
+            if by_label:
                 raise value_error(
                     "`pixels_per_image` must be None with several labels",
                     pixels_per_image=pixels,
                 )
         self.reading = reading._replace(
-            pixels_per_image=pixels, seed=options.get("seed", 0)
+            pixels_per_image=pixels, seed=given.seed
         )
-        self.multi_label = multi_label
+        names = given.class_names
+        if names is None:
+            names = getattr(data, "class_names", None)
+        self.facts: dict[str, Any] = {
+            "ignore_class": reading.ignore_class,
+            "multi_label": by_label,
+            "votes": given.votes,
+            "class_names": names,
+        }
         self._model, self._data = model, data
-        self._batch_size = options.get("batch_size", 32)
-        self._steps = options.get("steps")
-        self._verbose = options.get("verbose", "auto")
-        beside: dict[Any, Any] = {
-            ("groups", k): x for k, x in _by_name(groups).items()
-        }
-        if units is not None:
-            beside["units"] = units
-        self._told = {k: x for k, x in beside.items() if callable(x)}
-        self._given = {
-            k: as_groups(x) for k, x in beside.items() if k not in self._told
-        }
-        self._total = count_batches(data, self._batch_size, self._steps)
+        columns: dict[Any, Any] = by_name(given.groups)
+        columns |= {"units": given.units, "ids": given.ids}
+        self._columns = {k: x for k, x in columns.items() if x is not None}
+        self._total = count_batches(data, given.batch_size, given.steps)
 
     def batches(self) -> Iterator[dict[Any, Any]]:
         """The columns of each batch, by the names of `Predictions`."""
@@ -178,18 +156,23 @@ class ModelRun:
 
     def read(self) -> Iterator[Examples]:
         """The batches of the data, with a progress bar."""
+        given = [
+            name if isinstance(name, str) else "groups"
+            for name, x in self._columns.items()
+            if not callable(x)
+        ]
         batches = batches_of(
             self._data,
-            self._batch_size,
-            self._steps,
+            self._options.batch_size,
+            self._options.steps,
             self.reading.output,
-            bool(self._given),
+            given,
         )
-        return with_progress(batches, self._total, self._verbose)
+        return with_progress(batches, self._total, self._options.verbose)
 
-    def beside(self) -> "_Beside":
+    def beside(self) -> "Beside":
         """What comes beside the rows, batch by batch."""
-        return _Beside(self._told, self._given)
+        return Beside(self._columns)
 
     def columns(self, batch: Examples) -> dict[str, Any]:
         """Labels, outputs, weights or None, and inputs of a batch."""
@@ -210,34 +193,6 @@ class ModelRun:
         arrays = as_arrays(self._data)
         inputs = None if arrays is None else arrays[0]
         return inputs if isinstance(inputs, np.ndarray) else None
-
-
-class _Beside:
-    """Groups and units of the rows of each batch, in their order."""
-
-    def __init__(self, told: dict[Any, Any], given: dict[Any, np.ndarray]):
-        self._told = {k: Told(x, _name_of(k)) for k, x in told.items()}
-        self._given, self._rows = given, 0
-
-    def next(self, inputs: Any, count: int) -> dict[Any, np.ndarray]:
-        """Those of the next rows."""
-        for values in self._told.values():
-            values.note(inputs, count)
-        rows = slice(self._rows, self._rows + count)
-        self._rows += count
-        found = {k: x.take() for k, x in self._told.items()}
-        return found | {k: x[rows] for k, x in self._given.items()}
-
-    def check_end(self) -> None:
-        """Raises ValueError unless each row had one, and none is left."""
-        for name, x in self._given.items():
-            if len(x) != self._rows:
-                raise value_error(
-                    f"`{_name_of(name)}` must have a value for each row of "
-                    "`data`",
-                    values=len(x),
-                    rows=self._rows,
-                )
 
 
 def together(runs: list[ModelRun]) -> Iterator[list[dict[Any, Any]]]:
@@ -262,18 +217,6 @@ def _are_labels(model: Any, from_logits: Any, output: Any) -> bool:
     if any(isinstance(x, bool) for x in said):
         return getattr(loss, "several_labels", False)
     return has_several_labels(model, output)
-
-
-def _by_name(groups: Any) -> dict[str, Any]:
-    if groups is None:
-        return {}
-    if isinstance(groups, Mapping):
-        return {str(k): x for k, x in groups.items()}
-    return {"group": groups}
-
-
-def _name_of(name: Any) -> str:
-    return name if isinstance(name, str) else f"groups[{name[1]!r}]"
 
 
 def logits_of_part(part: Any) -> np.ndarray:

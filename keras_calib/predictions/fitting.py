@@ -10,8 +10,9 @@ from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.options import filled
 from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
+from keras_calib.predictions.options import ModelOptions
 from keras_calib.predictions.outputs import from_logits_of
-from keras_calib.predictions.predictions import ModelOptions, Predictions
+from keras_calib.predictions.predictions import Predictions
 
 
 class KindOptions(TypedDict, total=False):

@@ -8,10 +8,10 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.options import filled
+from keras_calib.predictions.columns import Spool
 from keras_calib.predictions.correctness import flags_of, same_labels
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.predictions.roles import FileOptions, find_roles
-from keras_calib.predictions.spool import Spool
 from keras_calib.predictions.tables import Table
 
 # An array of the names of classes; in a table a list of JSON in its first row.
@@ -111,10 +111,7 @@ class _Reader:
                 "multi_label": roles.kind == "labels",
                 "class_names": self.class_names,
             }
-        made = Predictions(**arrays, **facts)
-        # It keeps the files of the memory maps.
-        made._spool = spool
-        return made
+        return Predictions(**arrays, **facts)
 
     def _names(self, options: Mapping[str, Any]) -> list[str] | None:
         """The names of the classes that a file has, or those that are told."""

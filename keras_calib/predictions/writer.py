@@ -12,6 +12,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import path_of, replacing, safe_cell
 from keras_calib.backend.late import imported
 from keras_calib.inputs.groups import as_groups, name_of
+from keras_calib.predictions.columns import spread_over
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.predictions.reader import CLASS_NAMES
 from keras_calib.predictions.roles import GROUP, TRUTHS
@@ -114,15 +115,7 @@ def _weights(p: Predictions) -> np.ndarray | None:
         return weight
     if weight is None:
         return counts.astype("float32")
-    return counts * _spread_over(weight, counts.shape)
-
-
-def _spread_over(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Values of each row, or of each prediction, for each of the latter."""
-    if values.size == np.prod(shape):
-        return values.reshape(shape)
-    lead = values.shape + (1,) * (len(shape) - values.ndim)
-    return np.broadcast_to(values.reshape(lead), shape)
+    return counts * spread_over(weight, counts.shape)
 
 
 def _plain(values: Any) -> np.ndarray:
@@ -162,7 +155,7 @@ def _table(part: Predictions, start: int) -> dict[str, np.ndarray]:
     if weight is not None:
         of_label = part.kind == "labels" and weight.size == part.outputs.size
         wanted = shape if of_label else lead
-        weight = _spread_over(weight, wanted)
+        weight = spread_over(weight, wanted)
         rows = (count, shape[-1]) if of_label else (count,)
         columns["sample_weight"] = weight.reshape(rows)
     if units is None and len(lead) > 1:
@@ -171,7 +164,7 @@ def _table(part: Predictions, start: int) -> dict[str, np.ndarray]:
     others |= {_group_name(k): x for k, x in part.groups.items()}
     for name, values in others.items():
         if values is not None:
-            columns[name] = _spread_over(_plain(values), lead).reshape(count)
+            columns[name] = spread_over(_plain(values), lead).reshape(count)
     return {k: _plain(x) for k, x in columns.items()}
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Unpack
 
-from keras_calib.predictions.predictions import DataOptions
+from keras_calib.predictions.options import DataOptions
 from keras_calib.reporting.gathering import gathered
 from keras_calib.reporting.html import ReportPage, page_of, template
 from keras_calib.reporting.model_parts import check_contents

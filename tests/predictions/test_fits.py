@@ -7,7 +7,7 @@ from cases import BACKEND, array, softmax
 from report_pages import results_alone
 
 import keras_calib as kc
-from keras_calib.predictions.spool import is_mapped
+from keras_calib.predictions.columns import is_mapped
 
 portable = pytest.mark.portable
 rng = np.random.default_rng(0)
