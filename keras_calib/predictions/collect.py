@@ -45,22 +45,11 @@ def labels_of(batch: Examples) -> Any:
     return batch.labels
 
 
-def logits_of(batch: Examples, reading: ReadOptions) -> np.ndarray:
-    """The logits of a batch of predictions, one channel for two classes."""
-    outputs, counts = batch.outputs, None
-    if not reading.from_logits:
-        counts = rows_that_count(batch, reading)
-    logits = to_numpy(to_model_logits(outputs, reading.from_logits, counts))
-    if outputs.shape[-1] == 1:
-        # One-channel labels can be probabilities of the second class.
-        logits = logits[..., 1:] - logits[..., :1]
-    return logits
-
-
-def rows_that_count(batch: Examples, reading: ReadOptions) -> np.ndarray | None:
+def rows_that_count(batch: Any, reading: ReadOptions) -> np.ndarray | None:
     """Mask of the samples that count, bool `(batch, ...)`; None for all.
 
     Those of weight 0, such as masked ones, and of the ignored class do not.
+    They are of `Examples` or of `Predictions`.
     """
     if reading.ignore_class is not None:
         names = "labels", "outputs"
@@ -220,22 +209,24 @@ def _are_labels(model: Any, from_logits: Any, output: Any) -> bool:
 
 
 def logits_of_part(part: Any) -> np.ndarray:
-    """Logits of predictions in memory, as a fit takes them."""
-    outputs = part.outputs
+    """Logits of predictions in memory, as a fit takes them.
+
+    Those of a single output, and of each of several labels, are log-odds.
+    """
+    outputs, counts = part.outputs, part.sample_weight
     if part.multi_label:
-        counts = part.sample_weight
         if counts is not None:
             counts = weight_of_rows(counts, outputs.shape) > 0
-            counts = counts.reshape(outputs.shape)[..., None]
-        pairs = to_model_logits(outputs[..., None], False, counts)
-        return to_numpy(pairs[..., 1] - pairs[..., 0])
-    reading = ReadOptions(
-        False,
-        ignore_class=part.ignore_class,
-        labels="votes" if part.votes else "classes",
-    )
-    batch = Examples(None, part.labels, None, part.sample_weight, outputs)
-    return logits_of(batch, reading)
+            counts = counts.reshape(outputs.shape)
+        outputs = outputs[..., None]
+    else:
+        labels = "votes" if part.votes else "classes"
+        reading = ReadOptions(ignore_class=part.ignore_class, labels=labels)
+        counts = rows_that_count(part, reading)
+    logits = to_numpy(to_model_logits(outputs, False, counts, part.called))
+    if outputs.shape[-1] == 1:
+        logits = logits[..., 1] - logits[..., 0]
+    return logits.reshape(part.outputs.shape)
 
 
 def probs_of_part(part: Any) -> np.ndarray:

@@ -223,20 +223,22 @@ def has_several_labels(
     return bool(_channels_of_labels(model, loss, chosen))
 
 
-def to_model_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
+def to_model_logits(
+    outputs: Any, from_logits: bool, counts: Any = None, name: str = "logits"
+) -> Any:
     """A model's outputs `(batch, ..., num_classes)` as logits of every class.
 
     Probabilities become log p. One channel, p or z, becomes `[0, z]` with
     z = log(p / (1 - p)). In eager mode values are checked where `counts` is
-    True.
+    True; errors call them `name`.
     """
     outputs = ops.cast(outputs, "float32")
-    class_axis(outputs, -1)
+    class_axis(outputs, -1, name)
     if from_logits:
         return both_classes(outputs, from_logits)
     one_channel = outputs.shape[-1] == 1
-    check_probabilities(outputs, "y_pred", counts)
-    check_row_sums(outputs, "y_pred", counts)
+    check_probabilities(outputs, name, counts)
+    check_row_sums(outputs, name, counts)
     logits = to_logits(both_classes(outputs, from_logits))
     # Shifted to [0, z], as some calibrators and scores depend on a constant
     # added to both.

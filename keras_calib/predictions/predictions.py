@@ -187,8 +187,9 @@ class Predictions(GivenTogether):
         from_logits: bool,
         **facts: Unpack[PredictionFacts],
     ) -> Self:
-        """Columns as they were given to a function, which checks them."""
-        return cls._made(facts_of(from_logits, facts), columns)
+        """Columns as they were given to a fit, as `logits`; it checks them."""
+        own = {**facts_of(from_logits, facts), "called": "logits"}
+        return cls._made(own, columns)
 
     @classmethod
     @explaining(FileOptions)
@@ -204,6 +205,8 @@ class Predictions(GivenTogether):
 
         Labels of annotators are `votes`, and several labels `multi_label`.
         Groups, units and ids are read as names. Errors count rows from 1.
+        Outputs of `.csv`, `.tsv` and `.jsonl` files are float32 if that holds
+        all their digits, as of those that were float32, or else float64.
 
         Rows are checked as they come, and kept in memory maps of a temporary
         folder, so that memory stays that of a batch. Logs need no Keras.
@@ -255,6 +258,11 @@ class Predictions(GivenTogether):
     def ignore_class(self) -> int | None:
         """Class id of labels that count nowhere, or None."""
         return self._facts["ignore_class"]
+
+    @property
+    def called(self) -> str:
+        """What errors call the outputs, as they were given."""
+        return self._facts.get("called", "outputs")
 
     @property
     def multi_label(self) -> bool:

@@ -177,6 +177,8 @@ class _Reader:
         if not self._is_log:
             # One number in a row of a table is that of the second class.
             outputs = _of_columns(part, roles.outputs, by_row)
+            if self._file.is_text:
+                outputs = _narrowed(outputs)
         rows = Rows(labels, outputs, weight, **others)
         self._check_shapes(rows)
         self._check_weights(weight, start)
@@ -415,6 +417,14 @@ def _of_columns(
         return np.stack([part[x] for x in names], axis=-1)
     values = part[names[0]]
     return values[:, None] if by_row and values.ndim == 1 else values
+
+
+def _narrowed(values: np.ndarray) -> np.ndarray:
+    """Numbers of a text as float32, if this has all of their digits."""
+    with np.errstate(over="ignore"):
+        narrow = values.astype("float32")
+    same = (narrow == values) | np.isnan(values)
+    return narrow if same.all() else values
 
 
 def _votes(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

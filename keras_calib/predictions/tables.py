@@ -50,6 +50,7 @@ class Table:
         is_arrays: Whether columns are arrays of any shape; else they have one
             value, or one list, for each row.
         is_typed: Whether the file says what kind of values a column has.
+        is_text: Whether its numbers are digits, which do not say their dtype.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Table:
         self.is_arrays = self._kind == ".npz"
         self._is_lines = self._kind in (".jsonl", ".ndjson")
         self.is_typed = self._kind not in (".csv", ".tsv")
+        self.is_text = self._is_lines or not self.is_typed
         with self._readable():
             self.names = self._open()
         if twice := {x for x in self.names if self.names.count(x) > 1}:
