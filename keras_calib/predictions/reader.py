@@ -1,14 +1,15 @@
 """`Predictions` of a file, read and checked piece by piece."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.options import filled
-from keras_calib.predictions.columns import Spool
+from keras_calib.inputs.checks import SEVERAL_LABELS
+from keras_calib.inputs.options import ReadOptions, filled
+from keras_calib.predictions.columns import Spool, spread_over
 from keras_calib.predictions.correctness import flags_of, same_labels
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.predictions.roles import FileOptions, find_roles
@@ -18,8 +19,15 @@ from keras_calib.predictions.tables import Table
 CLASS_NAMES = "class_names"
 # Rows that tell whether logits look like probabilities.
 _FIRST = 100
-# Largest distance from 1 of the sum of a soft label.
-_ROUNDING = 1e-3
+# What the door tells to do with arrays, for files.
+_WORDS = {
+    "`from_logits=True`": (
+        "the array `logits`, columns `logit_0`, ..., or `logits=`"
+    ),
+    '`labels="votes"` to metrics and `votes=True` to functions': "`votes=`",
+    SEVERAL_LABELS: "several labels at once need `multi_label=`",
+    "class ids need no option": "class ids need no `votes=`",
+}
 
 
 class Rows(NamedTuple):
@@ -182,7 +190,7 @@ class _Reader:
         rows = Rows(labels, outputs, weight, **others)
         self._check_shapes(rows)
         self._check_weights(weight, start)
-        if not self._is_log:
+        if not self._is_log and len(labels):
             self._check_values(rows, start)
         return rows
 
@@ -305,108 +313,48 @@ class _Reader:
         self._file.check(name.sample_weight[0], good, rule, start, weight)
 
     def _check_values(self, rows: Rows, start: int) -> None:
-        """Raises for the first row that counts and cannot be read."""
-        # It needs Keras.
-        from keras_calib.inputs.rows import usable_outputs
-
-        outputs = rows.outputs
-        if self._roles.kind == "labels":
-            # Each is the second of two classes.
-            outputs = outputs[..., None]
-        counts = np.ones(outputs.shape[:-1], bool)
-        weight = rows.sample_weight
-        if weight is not None and weight.ndim <= counts.ndim:
-            lead = weight.shape + (1,) * (counts.ndim - weight.ndim)
-            counts = counts & (weight.reshape(lead) != 0)
-        if rows.labels.shape == counts.shape and self._ignored is not None:
-            counts = counts & (rows.labels != self._ignored)
-        self._check_labels(rows, counts, start)
-        wrong = counts & ~usable_outputs(outputs, self._roles.from_logits)
-        if wrong.any():
-            index = tuple(np.argwhere(wrong)[0])
-            values = np.atleast_1d(rows.outputs[index])
-            raise self._unusable(values, start + int(index[0]))
-
-    def _check_labels(self, rows: Rows, counts: np.ndarray, start: int) -> None:
-        """Raises for the first label that counts and is none of its kind.
-
-        `counts` says of which predictions the labels count.
-        """
-        labels, shape, kind = rows.labels, rows.outputs.shape, self._roles.kind
-        name, *others = self._roles.labels
-        if others:
-            name = f"{name}` to `{others[-1]}"
-        if kind == "votes":
-            self._check_votes(labels, shape, name)
-            labels, good = _votes(labels)
-            rule = (
-                "must be counts of votes, which are whole numbers, or shares "
-                "that sum to 1, with a vote in every row; give a row without "
-                "votes a weight of 0"
-            )
-        elif kind == "labels":
-            if labels.shape != shape:
-                raise value_error(
-                    f"`{name}` must have a number for each label, as the "
-                    "outputs have, with `multi_label=`",
-                    shape=labels.shape,
-                    predictions=shape,
+        """Raises for the first row that counts and that the door refuses."""
+        try:
+            self._take(rows[:3])
+        except ValueError as error:
+            if ".shape=" in str(error):
+                raise _of_file(error) from None
+            for row in range(len(rows.labels)):
+                one = (
+                    None if x is None else x[row : row + 1] for x in rows[:3]
                 )
-            good = (labels >= 0) & (labels <= 1)
-            rule = "must be 1 for each label that is true, 0 for others"
-        elif labels.shape == counts.shape and shape[-1] > 1:
-            good = (labels >= 0) & (labels < shape[-1])
-            good &= labels == np.rint(labels)
-            rule = f"must hold class ids in [0, {shape[-1]}) in every row"
-        elif labels.shape == shape and shape[-1] > 1:
-            one = np.abs(labels.sum(axis=-1) - 1.0) <= _ROUNDING
-            good = one & (labels >= 0).all(axis=-1)
-            rule = (
-                "must be class ids, or rows that sum to 1; `votes=` reads "
-                "counts of annotators' votes, and `multi_label=` several "
-                "labels at once"
-            )
-        else:
-            return
-        self._file.check(name, good | ~counts, rule, start, labels)
+                try:
+                    self._take(one)
+                except ValueError as first:
+                    raise _of_file(first, start + row) from None
+            raise _of_file(error) from None
 
-    def _check_votes(
-        self, labels: np.ndarray, shape: tuple[int, ...], name: str
-    ) -> None:
-        num_classes = shape[-1]
-        widths = (1, 2) if num_classes == 1 else (num_classes,)
-        if labels.shape[:-1] != shape[:-1] or labels.shape[-1] not in widths:
-            raise value_error(
-                f"`{name}` must have rows of {num_classes} votes, one number "
-                "for each class, with `votes=`; class ids need no `votes=`",
-                shape=labels.shape,
-                predictions=shape,
-            )
+    def _take(self, given: Iterable[Any]) -> None:
+        """Takes rows of labels, outputs and weights in, as they are used."""
+        # It needs Keras.
+        from keras_calib.inputs.batch import read_arrays
 
-    def _unusable(self, values: np.ndarray, row: int) -> ValueError:
-        """The error of outputs that are no logits or no probabilities."""
-        bad, name = self._file.bad_value, self._roles.outputs[0]
-        harmful = np.isnan(values) | (values == np.inf)
-        if harmful.any():
-            if len(self._roles.outputs) > 1:
-                name = self._roles.outputs[int(harmful.argmax())]
-            value = float(values[harmful.argmax()])
-            return bad(
-                name, "must not contain NaN or infinity", row, value=value
-            )
-        if self._roles.from_logits:
-            return bad(name, "must have a finite logit in every row", row)
-        if len(self._roles.outputs) > 1:
-            name = f"{name}` to `{self._roles.outputs[-1]}"
-        return bad(
-            name,
-            "must be probabilities in [0, 1], and must sum to 1 over the "
-            "classes, in every row; if they are logits, say so: the array "
-            "`logits`, columns `logit_0`, ..., or `logits=`",
-            row,
-            values=np.round(values[:5].astype("float64"), 6).tolist(),
-            sum=round(float(values.sum()), 6),
+        labels, outputs, weight = given
+        roles = self._roles
+        names = _told(roles.labels), _told(roles.outputs)
+        if roles.kind == "labels":
+            if labels.shape != outputs.shape:
+                raise value_error(
+                    f"`{names[0]}` must have a number for each label, as the "
+                    "outputs have, with `multi_label=`",
+                    **{f"{names[0]}.shape": labels.shape},
+                    predictions=outputs.shape,
+                )
+            if weight is not None:
+                weight = spread_over(weight, outputs.shape).reshape(-1)
+            # Each is the second of two classes.
+            labels, outputs = labels.reshape(-1), outputs.reshape(-1, 1)
+        reading = ReadOptions(
+            roles.from_logits,
+            ignore_class=self._ignored,
+            labels="votes" if roles.kind == "votes" else "classes",
         )
+        read_arrays(labels, outputs, weight, reading, names=names)
 
 
 def _of_columns(
@@ -427,15 +375,21 @@ def _narrowed(values: np.ndarray) -> np.ndarray:
     return narrow if same.all() else values
 
 
-def _votes(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Votes for all classes, and which rows are votes."""
-    # It needs Keras.
-    from keras_calib.inputs.labels import shares_of_rows
+def _told(columns: Sequence[str]) -> str:
+    """What errors call columns, between backticks."""
+    first, last = columns[0], columns[-1]
+    return first if len(columns) == 1 else f"{first}` to `{last}"
 
-    votes = labels.astype("float64")
-    if votes.shape[-1] == 1:
-        votes = np.concatenate([1.0 - votes, votes], axis=-1)
-    return votes, shares_of_rows(votes)[1]
+
+def _of_file(error: ValueError, row: int | None = None) -> ValueError:
+    """An error of the door in the words of files, with the row from 0."""
+    text, _, received = str(error).partition("Received: ")
+    for words, own in _WORDS.items():
+        text = text.replace(words, own)
+    if row is not None:
+        received = received.removeprefix("rows=1, first=[0]").strip(", ")
+        received = ", ".join(filter(None, [f"row={row + 1}", received]))
+    return ValueError(f"{text}Received: {received}")
 
 
 def _listed(text: str) -> list[str] | None:
