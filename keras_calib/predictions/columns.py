@@ -7,7 +7,7 @@ maps. So predictions that do not fit in memory are made once and read often.
 import shutil
 import tempfile
 import weakref
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -243,20 +243,34 @@ def spread_over(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return np.broadcast_to(values.reshape(lead), shape)
 
 
-def of_batches(batches: Any, by_label: bool) -> dict[str, Any]:
-    """Labels, outputs and weights that users made batch by batch, on disk."""
+def of_batches(
+    batches: Any, made: Callable[..., Any], by_label: bool
+) -> dict[Any, Any]:
+    """Labels, outputs and weights that users made batch by batch, on disk.
+
+    `made` makes `Predictions` of a batch.
+    """
     if not isinstance(batches, Iterable) or hasattr(batches, "shape"):
         raise type_error(
             "`batches` must be an iterable of (labels, outputs) or (labels, "
             "outputs, sample_weight)",
             batches=type(batches).__name__,
         )
+    # It needs Keras.
+    from keras_calib.inputs.weights import weight_of_rows
+
     gathered, kinds = Gathered(), set()
     for batch in batches:
-        columns, lead = _of_batch(batch, by_label)
-        if not lead[0]:
+        if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+            raise value_error(
+                "each batch must be (labels, outputs) or (labels, outputs, "
+                "sample_weight)",
+                batch=type(batch).__name__,
+            )
+        if not len(batch[0]):
             continue
-        labels, outputs = columns["labels"], columns["outputs"]
+        p = made(*batch[:2], sample_weight=[*batch, None][2])
+        labels, outputs, weight = p.labels, p.outputs, p.sample_weight
         kinds.add((labels.ndim, outputs.ndim, outputs.shape[-1:]))
         if len(kinds) > 1:
             raise value_error(
@@ -264,40 +278,11 @@ def of_batches(batches: Any, by_label: bool) -> dict[str, Any]:
                 "classes and axes",
                 different=sorted(kinds),
             )
+        lead = outputs.shape if by_label else p.shape
+        if weight is not None:
+            weight = weight_of_rows(weight, lead).reshape(lead)
+        columns = dict(zip(NUMBERS, (labels, outputs, weight), strict=True))
         gathered.add(columns, lead)
     if not kinds:
         raise value_error("`batches` must hold a row", n=0)
     return gathered.columns()
-
-
-def _of_batch(
-    batch: Any, by_label: bool
-) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Columns of a batch, and the shape of its predictions."""
-    # It needs Keras, for masks.
-    from keras_calib.inputs.weights import read_masked, weight_of_rows
-
-    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-        raise value_error(
-            "each batch must be (labels, outputs) or (labels, outputs, "
-            "sample_weight)",
-            batch=type(batch).__name__,
-        )
-    labels, outputs, *weights = batch
-    outputs, weight = read_masked(
-        outputs, "outputs", *(weights or [None]), by_label=by_label
-    )
-    if outputs.ndim == 1:
-        outputs = outputs[:, None]
-    labels = as_array(labels, "labels")
-    if len(labels) != len(outputs):
-        raise value_error(
-            "`labels` and `outputs` of a batch must have one length",
-            labels=len(labels),
-            outputs=len(outputs),
-        )
-    lead = outputs.shape[: outputs.ndim - (not by_label)]
-    if weight is not None:
-        weight = weight_of_rows(weight, lead).reshape(lead)
-    columns = {"labels": labels, "outputs": outputs, "sample_weight": weight}
-    return columns, lead

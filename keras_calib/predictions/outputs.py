@@ -18,25 +18,16 @@ from keras_calib.inputs.rows import (
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import to_logits
 
-# Losses of one channel, or of labels that do not exclude each other.
-_BINARY_FUNCTIONS = (
+# Functions of losses of one channel, or of labels that do not exclude each
+# other; and of classes that do.
+_BINARY = (
     keras.losses.binary_crossentropy,
     keras.losses.binary_focal_crossentropy,
 )
-_BINARY_LOSSES = (
-    keras.losses.BinaryCrossentropy,
-    keras.losses.BinaryFocalCrossentropy,
-)
-# Losses of classes that exclude each other.
-_CLASS_FUNCTIONS = (
+_OF_CLASSES = (
     keras.losses.categorical_crossentropy,
     keras.losses.categorical_focal_crossentropy,
     keras.losses.sparse_categorical_crossentropy,
-)
-_CLASS_LOSSES = (
-    keras.losses.CategoricalCrossentropy,
-    keras.losses.CategoricalFocalCrossentropy,
-    keras.losses.SparseCategoricalCrossentropy,
 )
 
 
@@ -101,7 +92,13 @@ def choose_output(
         isinstance(output, bool) or not isinstance(output, str | int)
     ):
         raise type_error("`output` must be a name or a position", output=output)
-    names = _output_names(model) if outputs is None else _keys_of(outputs)
+    known = _known_outputs(model) if outputs is None else outputs
+    if isinstance(known, dict):
+        names: list[Any] = [*known]
+    elif outputs is None:
+        names = [*(getattr(model, "output_names", None) or [])]
+    else:
+        names = [*range(len(outputs))]
     if output is None:
         if len(names) > 1:
             raise type_error(
@@ -166,7 +163,13 @@ def reads_logits(
             loss=loss,
         )
     if several_labels:
-        _check_several(loss)
+        if _function_of(loss) in _OF_CLASSES:
+            raise value_error(
+                "`model` must have several labels, compiled with a binary "
+                "cross-entropy or `MultiLabel(loss)`: the classes of this "
+                "loss exclude each other, so leave `MultiLabel` out",
+                loss=loss,
+            )
         return known
     if channels := _channels_of_labels(model, loss, output):
         raise value_error(
@@ -255,7 +258,8 @@ def _channels_of_labels(
     channels = [
         shape_of(x)[-1] for x in keras.tree.flatten(outputs) if x is not None
     ]
-    several = _is_binary(loss) and any(n not in (None, 1) for n in channels)
+    several = any(n not in (None, 1) for n in channels)
+    several = several and _function_of(loss) in _BINARY
     return channels if several else []
 
 
@@ -264,19 +268,6 @@ def _known_outputs(model: keras.Model) -> Any:
     outputs = getattr(model, "outputs", None) or None
     # A Sequential model that was never called has only the list.
     return None if outputs is None else getattr(model, "output", outputs)
-
-
-def _output_names(model: keras.Model) -> list[str]:
-    """Names of the outputs as users give them; empty if not known yet."""
-    outputs = _known_outputs(model)
-    if isinstance(outputs, dict):
-        return list(outputs)
-    return list(getattr(model, "output_names", None) or [])
-
-
-def _keys_of(outputs: Any) -> list:
-    is_list = isinstance(outputs, list | tuple)
-    return list(range(len(outputs)) if is_list else outputs)
 
 
 def loss_of(model: keras.Model, output: ChosenOutput | None) -> Any:
@@ -323,23 +314,10 @@ def _of_last_layer(
     return known.get(activation)
 
 
-def _is_binary(loss: Any) -> bool:
-    if isinstance(loss, str):
-        loss = keras.losses.get(loss)
-    return loss in _BINARY_FUNCTIONS or isinstance(loss, _BINARY_LOSSES)
-
-
-def _check_several(loss: Any) -> None:
-    """Raises for a loss of classes that exclude each other."""
-    if isinstance(loss, str):
-        loss = keras.losses.get(loss)
-    if loss in _CLASS_FUNCTIONS or isinstance(loss, _CLASS_LOSSES):
-        raise value_error(
-            "`model` must have several labels, compiled with a binary "
-            "cross-entropy or `MultiLabel(loss)`: the classes of this loss "
-            "exclude each other, so leave `MultiLabel` out",
-            loss=loss,
-        )
+def _function_of(loss: Any) -> Any:
+    """The function of Keras behind a loss, its class or its name."""
+    loss = keras.losses.get(loss) if isinstance(loss, str) else loss
+    return getattr(loss, "fn", loss)
 
 
 def _of_loss(loss: Any) -> bool | None:

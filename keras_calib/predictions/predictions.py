@@ -4,7 +4,7 @@ Nothing here needs Keras, but for what a model is asked.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
@@ -176,7 +176,9 @@ class Predictions(GivenTogether):
             ValueError: If there is no row, or batches have other numbers of
                 classes, kinds of labels or axes than the first.
         """
-        columns = column.of_batches(batches, facts.get("multi_label", False))
+        by_label = facts.get("multi_label", False)
+        made = partial(cls, multi_label=by_label)
+        columns = column.of_batches(batches, made, by_label)
         return cls(**columns, from_logits=from_logits, **facts)
 
     @classmethod
