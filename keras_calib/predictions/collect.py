@@ -96,7 +96,9 @@ class ModelRun:
         options: Those of `DataOptions`.
 
     Attributes:
+        model: The model.
         reading: How outputs are read.
+        beside: Columns that are no part of the data, as they were given.
         facts: What is known of the predictions and is no column.
     """
 
@@ -129,25 +131,21 @@ class ModelRun:
             "votes": given.votes,
             "class_names": names,
         }
-        self._model, self._data = model, data
+        self.model, self._data = model, data
         columns: dict[Any, Any] = by_name(given.groups)
         columns |= {"units": given.units, "ids": given.ids}
-        self._columns = {k: x for k, x in columns.items() if x is not None}
+        self.beside = {k: x for k, x in columns.items() if x is not None}
         self._total = count_batches(data, given.batch_size, given.steps)
 
     def batches(self) -> Iterator[dict[Any, Any]]:
         """The columns of each batch, by the names of `Predictions`."""
         return (columns for (columns,) in together([self]))
 
-    def predictor(self) -> Predictor:
-        """The model, to predict batch by batch."""
-        return Predictor(self._model, self.reading.output)
-
     def read(self) -> Iterator[Examples]:
         """The batches of the data, with a progress bar."""
         given = [
             name if isinstance(name, str) else "groups"
-            for name, x in self._columns.items()
+            for name, x in self.beside.items()
             if not callable(x)
         ]
         batches = batches_of(
@@ -158,10 +156,6 @@ class ModelRun:
             given,
         )
         return with_progress(batches, self._total, self._options.verbose)
-
-    def beside(self) -> "Beside":
-        """What comes beside the rows, batch by batch."""
-        return Beside(self._columns)
 
     def columns(self, batch: Examples) -> dict[str, Any]:
         """Labels, outputs, weights or None, and inputs of a batch."""
@@ -187,7 +181,8 @@ class ModelRun:
 def together(runs: list[ModelRun]) -> Iterator[list[dict[Any, Any]]]:
     """The columns of each batch for several models, of data read once."""
     first = runs[0]
-    beside, predictors = first.beside(), [run.predictor() for run in runs]
+    beside = Beside(first.beside)
+    predictors = [Predictor(run.model, run.reading.output) for run in runs]
     for batch in first.read():
         each = [
             run.columns(predictor(batch))

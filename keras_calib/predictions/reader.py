@@ -198,18 +198,17 @@ class _Reader:
         self, values: np.ndarray, name: str, start: int
     ) -> np.ndarray:
         """Whole numbers of ids, of names of classes, or of right and wrong."""
-        bad, ids = self._file.bad_value, values
-        is_text = values.dtype.kind in "OU"
-        if is_text and self.class_names is None:
-            raise bad(
+        is_text, ids = values.dtype.kind in "OU", values
+        numbered = self._has_numbers_for_names and values.ndim == 1
+        if self.class_names is not None and (is_text or numbered):
+            ids = self._ids_of_names(values, name, start)
+        if ids.dtype.kind not in "biuf":
+            raise self._file.bad_value(
                 name,
                 "must hold numbers, or names of the classes that "
                 "`class_names=` lists, in every row",
+                values=values.reshape(-1)[:4].tolist(),
             )
-        if is_text or (self._has_numbers_for_names and values.ndim == 1):
-            ids = self._ids_of_names(values, name, start)
-        if ids.dtype.kind not in "biuf":
-            raise bad(name, "must hold numbers in every row")
         return ids.astype("int64") if ids.dtype == bool else ids
 
     def _ids_of_names(
