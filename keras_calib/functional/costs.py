@@ -17,7 +17,7 @@ from keras_calib.formulas.costs import (
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.options import ArrayOptions, is_log
-from keras_calib.inputs.top_label import hard_labels, top_of_all
+from keras_calib.inputs.top_label import hard_labels, top_label
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.row_blocks import block_slices, probability_blocks
 from keras_calib.numerics.softmax import is_ruled_out
@@ -123,7 +123,7 @@ def _of_log(
     options: ArrayOptions,
 ) -> CostEstimate:
     """That of a log, in which each error costs the same."""
-    top = top_of_all(log, outputs, **options)
+    top = top_label(log, outputs, drop=False, **options)
     if np.ndim(cost):
         raise value_error(
             "`costs` must be one number for a log, the cost of an error: it "

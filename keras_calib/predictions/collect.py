@@ -203,12 +203,18 @@ def _are_labels(model: Any, from_logits: Any, output: Any) -> bool:
     return has_several_labels(model, output)
 
 
-def logits_of_part(part: Any) -> np.ndarray:
-    """Logits of predictions in memory, as a fit takes them.
+def in_other_form(part: Any) -> np.ndarray:
+    """Logits of predictions in memory as a fit takes them, or probabilities.
 
-    Those of a single output, and of each of several labels, are log-odds.
+    Logits of a single output, and of each of several labels, are log-odds.
     """
     outputs, counts = part.outputs, part.sample_weight
+    single = part.multi_label or outputs.shape[-1] == 1
+    if part.from_logits:
+        special = scipy.special
+        return (
+            special.expit(outputs) if single else special.softmax(outputs, -1)
+        )
     if part.multi_label:
         if counts is not None:
             counts = weight_of_rows(counts, outputs.shape) > 0
@@ -219,13 +225,6 @@ def logits_of_part(part: Any) -> np.ndarray:
         reading = ReadOptions(ignore_class=part.ignore_class, labels=labels)
         counts = rows_that_count(part, reading)
     logits = to_numpy(to_model_logits(outputs, False, counts, part.called))
-    if outputs.shape[-1] == 1:
+    if single:
         logits = logits[..., 1] - logits[..., 0]
     return logits.reshape(part.outputs.shape)
-
-
-def probs_of_part(part: Any) -> np.ndarray:
-    """Probabilities of predictions in memory, of logits."""
-    if part.multi_label or part.outputs.shape[-1] == 1:
-        return scipy.special.expit(part.outputs)
-    return scipy.special.softmax(part.outputs, axis=-1)

@@ -10,7 +10,7 @@ from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.options import explaining, filled
 from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
-from keras_calib.predictions.options import ModelOptions
+from keras_calib.predictions.options import ModelOptions, facts_of
 from keras_calib.predictions.outputs import from_logits_of
 from keras_calib.predictions.predictions import Predictions
 
@@ -88,12 +88,11 @@ def given_rows(
         "outputs": array,
         "sample_weight": weight,
     }
-    return Predictions.given(
-        columns,
-        from_logits=told.from_logits,
-        ignore_class=told.ignore_class,
-        multi_label=by_label,
+    facts = facts_of(
+        told.from_logits,
+        {"ignore_class": told.ignore_class, "multi_label": by_label},
     )
+    return Predictions.of_columns({**facts, "called": "logits"}, columns)
 
 
 def check_kind(predictions: Predictions, by_label: bool) -> Predictions:

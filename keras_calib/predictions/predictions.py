@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.inputs.checks import generator
+from keras_calib.inputs.checks import check_in, generator
 from keras_calib.inputs.groups import read_groups
 from keras_calib.inputs.options import GivenTogether, explaining
 from keras_calib.inputs.outcomes import Outcomes
@@ -150,7 +150,9 @@ class Predictions(GivenTogether):
         from keras_calib.predictions.collect import ModelRun
 
         run = ModelRun(model, data, options)
-        made = cls._made(facts_of(run.reading.from_logits, run.facts), None)
+        made = cls.of_columns(
+            facts_of(run.reading.from_logits, run.facts), None
+        )
         made.run = run
         return made
 
@@ -180,18 +182,6 @@ class Predictions(GivenTogether):
         made = partial(cls, multi_label=by_label)
         columns = column.of_batches(batches, made, by_label)
         return cls(**columns, from_logits=from_logits, **facts)
-
-    @classmethod
-    def given(
-        cls,
-        columns: dict[str, Any],
-        *,
-        from_logits: bool,
-        **facts: Unpack[PredictionFacts],
-    ) -> Self:
-        """Columns as they were given to a fit, as `logits`; it checks them."""
-        own = {**facts_of(from_logits, facts), "called": "logits"}
-        return cls._made(own, columns)
 
     @classmethod
     @explaining(FileOptions)
@@ -427,14 +417,9 @@ class Predictions(GivenTogether):
         """
         if not 0.0 < fraction < 1.0:
             raise value_error("`fraction` must be in (0, 1)", fraction=fraction)
-        if by == "unit":
-            given = self.units
-        elif by in self.groups:
-            given = self.groups[by]
-        else:
-            names = ["unit", *self.groups]
-            raise value_error(f"`by` must be one of {names}", by=by)
-        codes = np.arange(len(self))
+        known = {"unit": self.units, **self.groups}
+        check_in("by", by, [*known])
+        codes, given = np.arange(len(self)), known[by]
         if given is not None:
             codes = read_groups(given, np.shape(given), by)[1]
         if codes.ndim > 1:
@@ -472,7 +457,7 @@ class Predictions(GivenTogether):
         else:
             outputs = np.concatenate([*parts])
         facts = {**self._facts, "from_logits": from_logits}
-        return self._made(facts, {**self._columns(), "outputs": outputs})
+        return self.of_columns(facts, {**self._columns(), "outputs": outputs})
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -529,18 +514,16 @@ class Predictions(GivenTogether):
     def _other_form(self) -> Self:
         """Probabilities in place of logits, or logits of probabilities."""
         # It needs Keras.
-        from keras_calib.predictions.collect import (
-            logits_of_part,
-            probs_of_part,
-        )
+        from keras_calib.predictions.collect import in_other_form
 
-        change = probs_of_part if self.from_logits else logits_of_part
-        return self.with_outputs(change, from_logits=not self.from_logits)
+        return self.with_outputs(
+            in_other_form, from_logits=not self.from_logits
+        )
 
     def as_event(self) -> Self:
         """A log as outputs `(n, 1)`: the probability that each row is right."""
         columns = {**self._columns(), "outputs": self.outputs[:, None]}
-        return self._made({**self._facts, "kind": "classes"}, columns)
+        return self.of_columns({**self._facts, "kind": "classes"}, columns)
 
     def _top(self) -> Outcomes:
         """All predictions as rows, also those that count nowhere."""
@@ -555,9 +538,9 @@ class Predictions(GivenTogether):
                 kind=self.kind,
             )
         # It needs Keras.
-        from keras_calib.inputs.top_label import top_of_all
+        from keras_calib.inputs.top_label import top_label
 
-        return top_of_all(self.labels, self.outputs, **self.options)
+        return top_label(self.labels, self.outputs, drop=False, **self.options)
 
     def outcomes(self, every: bool = False) -> Outcomes:
         """The rows that count: scores, correctness, weights and units.
@@ -610,10 +593,10 @@ class Predictions(GivenTogether):
 
     def part(self, columns: dict[Any, Any]) -> Self:
         """Predictions that are read as these, of other columns."""
-        return self._made(self._facts, columns)
+        return self.of_columns(self._facts, columns)
 
     @classmethod
-    def _made(
+    def of_columns(
         cls, facts: dict[str, Any], columns: dict[Any, Any] | None
     ) -> Self:
         """Predictions of columns that need no check, None of a model's."""
