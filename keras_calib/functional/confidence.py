@@ -221,10 +221,8 @@ def objectness_deviation(
         https://arxiv.org/abs/2009.06432
     """
     objectness = as_array(objectness, "objectness", "float64")
-    top, lead = (
-        top_label(labels, outputs, drop=False, **options),
-        lead_of(labels, outputs),
-    )
+    top = top_label(labels, outputs, drop=False, **options)
+    lead = lead_of(labels, outputs)
     if objectness.shape != lead:
         raise value_error(
             "`objectness` must have the shape of `outputs` without the classes",

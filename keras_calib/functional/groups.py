@@ -196,7 +196,7 @@ def by_group(
         top, losses = top_label(labels, outputs, drop=False, **options), {}
     else:
         read = standardize_arrays(labels, outputs, drop=False, **options)
-        top = top_of_arrays(read)._replace(mask=read.mask)
+        top = top_of_arrays(read)
         losses = {
             "brier_score": partial(brier_losses_of_rows, read),
             "nll": partial(losses_of_rows, log_losses, read),

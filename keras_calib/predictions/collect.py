@@ -23,7 +23,7 @@ from keras_calib.predictions.batches import (
     count_batches,
 )
 from keras_calib.predictions.columns import by_name
-from keras_calib.predictions.options import DataOptions
+from keras_calib.predictions.options import DataOptions, facts_of
 from keras_calib.predictions.outputs import (
     choose_output,
     has_several_labels,
@@ -125,12 +125,9 @@ class ModelRun:
         names = given.class_names
         if names is None:
             names = getattr(data, "class_names", None)
-        self.facts: dict[str, Any] = {
-            "ignore_class": reading.ignore_class,
-            "multi_label": by_label,
-            "votes": given.votes,
-            "class_names": names,
-        }
+        told = {"multi_label": by_label, "votes": given.votes}
+        told |= {"ignore_class": reading.ignore_class, "class_names": names}
+        self.facts = facts_of(reading.from_logits, told)
         self.model, self._data = model, data
         columns: dict[Any, Any] = by_name(given.groups)
         columns |= {"units": given.units, "ids": given.ids}
@@ -211,10 +208,9 @@ def in_other_form(part: Any) -> np.ndarray:
     outputs, counts = part.outputs, part.sample_weight
     single = part.multi_label or outputs.shape[-1] == 1
     if part.from_logits:
-        special = scipy.special
-        return (
-            special.expit(outputs) if single else special.softmax(outputs, -1)
-        )
+        if single:
+            return scipy.special.expit(outputs)
+        return scipy.special.softmax(outputs, axis=-1)
     if part.multi_label:
         if counts is not None:
             counts = weight_of_rows(counts, outputs.shape) > 0

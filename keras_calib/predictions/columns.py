@@ -243,9 +243,7 @@ def spread_over(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return np.broadcast_to(values.reshape(lead), shape)
 
 
-def of_batches(
-    batches: Any, made: Callable[..., Any], by_label: bool
-) -> dict[Any, Any]:
+def of_batches(batches: Any, made: Callable[..., Any]) -> dict[Any, Any]:
     """Labels, outputs and weights that users made batch by batch, on disk.
 
     `made` makes `Predictions` of a batch.
@@ -278,7 +276,7 @@ def of_batches(
                 "classes and axes",
                 different=sorted(kinds),
             )
-        lead = outputs.shape if by_label else p.shape
+        lead = outputs.shape if p.multi_label else p.shape
         if weight is not None:
             weight = weight_of_rows(weight, lead).reshape(lead)
         columns = dict(zip(NUMBERS, (labels, outputs, weight), strict=True))

@@ -150,9 +150,7 @@ class Predictions(GivenTogether):
         from keras_calib.predictions.collect import ModelRun
 
         run = ModelRun(model, data, options)
-        made = cls.of_columns(
-            facts_of(run.reading.from_logits, run.facts), None
-        )
+        made = cls.of_columns(run.facts, None)
         made.run = run
         return made
 
@@ -178,9 +176,8 @@ class Predictions(GivenTogether):
             ValueError: If there is no row, or batches have other numbers of
                 classes, kinds of labels or axes than the first.
         """
-        by_label = facts.get("multi_label", False)
-        made = partial(cls, multi_label=by_label)
-        columns = column.of_batches(batches, made, by_label)
+        made = partial(cls, multi_label=facts.get("multi_label", False))
+        columns = column.of_batches(batches, made)
         return cls(**columns, from_logits=from_logits, **facts)
 
     @classmethod
@@ -289,12 +286,8 @@ class Predictions(GivenTogether):
     @property
     def groups(self) -> dict[str, np.ndarray]:
         """Groups of the rows by the name of the attribute."""
-        columns = self._columns()
-        return {
-            name[1]: array
-            for name, array in columns.items()
-            if isinstance(name, tuple)
-        }
+        columns = self._columns().items()
+        return {k[1]: x for k, x in columns if isinstance(k, tuple)}
 
     @property
     def units(self) -> np.ndarray | None:
