@@ -158,8 +158,11 @@ def of_predictions(
     if not is_object or told.kind == "records":
         check_classes(told)
     if is_object:
-        own = getattr(metric, "options", None)
-        if isinstance(own, ReadOptions) and not _reads_as(own, told):
+        own, known = getattr(metric, "options", None), told.options
+        if isinstance(own, ReadOptions) and any(
+            getattr(own, name) != known[name]
+            for name in ("from_logits", "ignore_class", "votes")
+        ):
             raise value_error(
                 f"`{argument}` must read outputs as the `Predictions` tell: "
                 "give its class, or an object made so",
@@ -172,21 +175,20 @@ def of_predictions(
     return lambda weight: value(labels, outputs, sample_weight=weight)
 
 
-def _reads_as(own: ReadOptions, told: GivenTogether) -> bool:
-    known = told.options
-    return all(
-        getattr(own, name) == known[name]
-        for name in ("from_logits", "ignore_class", "votes")
-    )
-
-
 def key_of(argument: str, metric: Any, known: Sequence[str]) -> str:
     """The key, among those known, of what was given as a metric."""
     key: Any = metric
     if not isinstance(metric, str):
         if isinstance(metric, metrics.Metric):
-            _check_defaults(argument, metric)
-            metric = type(metric)
+            cls = type(metric)
+            anew = _made_anew(argument, metric)
+            if anew.get_config() != cls().get_config():
+                raise value_error(
+                    f"`{argument}` must name its metrics: give the arguments "
+                    f"of `{cls.__name__}` beside them",
+                    **{argument: metric.name},
+                )
+            metric = cls
         key = told_key(argument, metric)
     if key not in known:
         raise _unknown(argument, metric if key is None else key, known)
@@ -236,14 +238,3 @@ def _made_anew(argument: str, metric: Any) -> Any:
             **{argument: metric.name},
         )
     return new
-
-
-def _check_defaults(argument: str, metric: Any) -> None:
-    """Raise unless an object says no more than its class."""
-    new = _made_anew(argument, metric)
-    if new.get_config() != type(metric)().get_config():
-        raise value_error(
-            f"`{argument}` must name its metrics: give the arguments of "
-            f"`{type(metric).__name__}` beside them",
-            **{argument: metric.name},
-        )

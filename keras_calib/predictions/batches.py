@@ -1,7 +1,8 @@
 """Batches of a data set in any form, with a model's predictions."""
 
+import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -15,7 +16,6 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.weights import masked_weight
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.outputs import ChosenOutput, choose_output
-from keras_calib.predictions.row_order import check_index, checked_order
 
 # TensorFlow's cardinalities for endless and unknown.
 _ENDLESS, _UNKNOWN = -1, -2
@@ -100,7 +100,7 @@ def batches_of(
         return itertools.islice(_each_batch(data, batch_size), steps)
 
     start = 0
-    for batch in checked_order(read, data, beside) if beside else read():
+    for batch in _checked_order(read, data, beside) if beside else read():
         if isinstance(batch, list):
             # Torch's loaders return lists.
             batch = tuple(batch)
@@ -111,7 +111,7 @@ def batches_of(
             y, index = split_index(y)
             index = to_numpy(index).reshape(-1)
             if beside:
-                check_index(index, start, beside)
+                _check_index(index, start, beside)
                 start += len(index)
             if isinstance(weight, dict):
                 weight = weight["label"]
@@ -126,6 +126,77 @@ def batches_of(
             )
         if _length(x):
             yield Examples(x, y, index, weight)
+
+
+def _checked_order(
+    read: Callable[[], Iterable[Any]], data: Any, beside: Sequence[str]
+) -> Iterator[Any]:
+    """The batches of `read`, which must have one order in two passes.
+
+    The first pass keeps a hash of each batch. Arrays and lists of batches
+    have one order. Errors name what is `beside` the rows.
+
+    Raises:
+        ValueError: At the first batch that is another one, and before the
+            first for data that are shuffled or that can be read only once.
+    """
+    if isinstance(data, tuple | list):
+        yield from read()
+        return
+    # `EpochBatches` has one order in two passes, but that of its epoch.
+    shuffled = _is_shuffled(data) or hasattr(data, "set_epoch")
+    if isinstance(data, Iterator) or shuffled:
+        how = "shuffled" if shuffled else "read once"
+        raise _no_order(beside, ": ", data=how)
+    before = list(map(_digest, read()))
+    count = 0
+    for count, batch in enumerate(read(), start=1):
+        if count > len(before) or _digest(batch) != before[count - 1]:
+            told = ", and two passes over the data differ: "
+            raise _no_order(beside, told, batch=count - 1)
+        yield batch
+
+
+def _check_index(index: np.ndarray, start: int, beside: Sequence[str]) -> None:
+    """Raises ValueError unless numbers of examples ascend from `start`."""
+    if not np.array_equal(index, np.arange(start, start + len(index))):
+        told = ", that of their index: "
+        found = index[:4].tolist()
+        raise _no_order(beside, told, index=found, expected=start)
+
+
+def _no_order(beside: Sequence[str], told: str, **received: Any) -> ValueError:
+    name = beside[0]
+    return value_error(
+        f"`{name}` must belong to rows in a fixed order{told}give a function "
+        f"of the inputs of a batch, such as `{name}=lambda x: "
+        'x["site"]`, or data in a fixed order',
+        **received,
+    )
+
+
+def _digest(batch: Any) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    for part in keras.tree.flatten(batch):
+        if part is not None:
+            array = np.asarray(to_numpy(part))
+            if array.dtype.hasobject:
+                array = array.astype(str)
+            found.update(np.ascontiguousarray(array).tobytes())
+    return found.digest()
+
+
+def _is_shuffled(data: Any) -> bool:
+    """Whether a `tf.data.Dataset` has a step that shuffles.
+
+    False if unknown. Seen in TensorFlow 2.21: `_inputs` and the classes' names.
+    """
+    if "shuffle" in type(data).__name__.lower():
+        return True
+    try:
+        return any(map(_is_shuffled, data._inputs()))
+    except (AttributeError, TypeError):
+        return False
 
 
 def predict_batches(

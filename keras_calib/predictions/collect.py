@@ -11,6 +11,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.progress import with_progress
 from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.checks import check_flag, check_integer, class_axis
+from keras_calib.inputs.groups import as_groups, read_groups
 from keras_calib.inputs.options import ReadOptions, filled
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array, to_numpy
@@ -22,7 +23,7 @@ from keras_calib.predictions.batches import (
     batches_of,
     count_batches,
 )
-from keras_calib.predictions.columns import by_name
+from keras_calib.predictions.columns import by_name, told_name
 from keras_calib.predictions.options import DataOptions, facts_of
 from keras_calib.predictions.outputs import (
     choose_output,
@@ -31,7 +32,6 @@ from keras_calib.predictions.outputs import (
     read_as,
     to_model_logits,
 )
-from keras_calib.predictions.row_order import Beside
 
 
 def labels_of(batch: Examples) -> Any:
@@ -175,10 +175,62 @@ class ModelRun:
         return inputs if isinstance(inputs, np.ndarray) else None
 
 
+class _Beside:
+    """Columns that come beside a data set, by arrays or by functions.
+
+    A function has those of the rows of a batch from its inputs.
+    """
+
+    def __init__(self, columns: Mapping[Any, Any]):
+        self._functions = {k: x for k, x in columns.items() if callable(x)}
+        self._arrays = {
+            k: as_groups(x)
+            for k, x in columns.items()
+            if k not in self._functions
+        }
+        self._row = 0
+        # Different values so far, with their types: True is 1 to a dict.
+        self._known: dict[Any, dict[tuple[type, Any], None]] = {}
+
+    def next(self, inputs: Any, count: int) -> dict[Any, np.ndarray]:
+        """Those of the next rows, which have these inputs."""
+        rows = slice(self._row, self._row + count)
+        self._row += count
+        found = {k: x[rows] for k, x in self._arrays.items()}
+        for name, function in self._functions.items():
+            values = as_groups(function(inputs))
+            if values.shape != (count,):
+                raise value_error(
+                    f"`{told_name(name)}` must return a group for each row of "
+                    "a batch",
+                    shape=values.shape,
+                    rows=count,
+                )
+            # As an array, numbers beside texts would become texts.
+            found[name] = as_groups(values.tolist())
+            known = self._known.setdefault(name, {})
+            known |= dict.fromkeys((type(x), x) for x in values.tolist())
+            if len({kind for kind, _ in known}) > 1:
+                listed = [x for _, x in known]
+                read_groups(listed, (len(listed),), told_name(name))
+        return found
+
+    def check_end(self) -> None:
+        """Raises ValueError unless each row had one, and none is left."""
+        for name, x in self._arrays.items():
+            if len(x) != self._row:
+                raise value_error(
+                    f"`{told_name(name)}` must have a value for each row of "
+                    "`data`",
+                    values=len(x),
+                    rows=self._row,
+                )
+
+
 def together(runs: list[ModelRun]) -> Iterator[list[dict[Any, Any]]]:
     """The columns of each batch for several models, of data read once."""
     first = runs[0]
-    beside = Beside(first.beside)
+    beside = _Beside(first.beside)
     predictors = [Predictor(run.model, run.reading.output) for run in runs]
     for batch in first.read():
         each = [

@@ -151,9 +151,9 @@ def reads_logits(
                 model=type(model).__name__,
             )
         return from_logits
-    known, loss = _known(model, output), loss_of(model, output)
     if isinstance(says, bool):
         return says
+    known, loss = _known(model, output), loss_of(model, output)
     if known is None:
         raise value_error(
             "`from_logits` must be True or False unless the model is "

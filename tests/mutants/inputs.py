@@ -87,7 +87,7 @@ MUTANTS = {
         "test_an_impossible_label_makes_a_compiled_loss_nan[three]",
     ),
     "groups_take_any_order": Mutant(
-        "predictions/row_order.py",
+        "predictions/batches.py",
         "_digest(batch) != before[count - 1]",
         "False",
         "predictions/test_row_order.py::"
