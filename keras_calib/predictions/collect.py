@@ -26,9 +26,7 @@ from keras_calib.predictions.batches import (
 from keras_calib.predictions.columns import by_name, told_name
 from keras_calib.predictions.options import DataOptions, facts_of
 from keras_calib.predictions.outputs import (
-    choose_output,
     has_several_labels,
-    loss_of,
     read_as,
     to_model_logits,
 )
@@ -106,7 +104,9 @@ class ModelRun:
         given = self._options = filled("of_model", options, DataOptions)
         by_label = given.multi_label
         if by_label is None:
-            by_label = _are_labels(model, given.from_logits, given.output)
+            by_label = has_several_labels(
+                model, given.from_logits, given.output
+            )
         check_flag("multi_label", by_label)
         reading = read_as(
             model, given.from_logits, given.ignore_class, given.output, by_label
@@ -240,16 +240,6 @@ def together(runs: list[ModelRun]) -> Iterator[list[dict[Any, Any]]]:
         own = beside.next(batch.inputs, len(each[0]["labels"]))
         yield [columns | own for columns in each]
     beside.check_end()
-
-
-def _are_labels(model: Any, from_logits: Any, output: Any) -> bool:
-    """Whether the loss of a model tells that its outputs are labels."""
-    loss = loss_of(model, choose_output(model, output))
-    # With these a binary loss may be of classes.
-    said = from_logits, getattr(model, "returns_logits", None)
-    if any(isinstance(x, bool) for x in said):
-        return getattr(loss, "several_labels", False)
-    return has_several_labels(model, output)
 
 
 def in_other_form(part: Any) -> np.ndarray:

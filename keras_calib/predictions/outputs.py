@@ -216,14 +216,20 @@ def from_logits_of(
 
 
 def has_several_labels(
-    model: keras.Model, output: str | int | ChosenOutput | None = None
+    model: keras.Model, from_logits: Any, output: str | int | None
 ) -> bool:
-    """Whether a compiled loss takes each of several channels as a label."""
+    """Whether a compiled loss takes each of several channels as a label.
+
+    Where it is said whether outputs are logits, a binary loss may be of
+    classes.
+    """
     chosen = choose_output(model, output)
     loss = loss_of(model, chosen)
     if getattr(loss, "several_labels", False):
         return True
-    return bool(_channels_of_labels(model, loss, chosen))
+    said = from_logits, getattr(model, "returns_logits", None)
+    is_said = any(isinstance(x, bool) for x in said)
+    return not is_said and bool(_channels_of_labels(model, loss, chosen))
 
 
 def to_model_logits(
