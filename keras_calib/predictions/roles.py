@@ -202,21 +202,14 @@ def find_roles(
         "units": column_of("units", asked["units"], names),
         "groups": _groups(groups, names),
     }
-    truth: Any = None
-    log: Any = None
+    found: Any = None
     # With logits and probabilities in one file, neither is taken by chance.
     if outputs:
         truth = _truth(file, names, asked["labels"], kind, classes)
+        found = truth and (*truth, outputs, is_logits, None)
     elif outputs is None and kind is None:
-        log = _log_columns(file, names, asked)
-    if truth and outputs:
-        roles = Roles(
-            *truth, outputs, is_logits, None, class_names=classes, **others
-        )
-    elif log:
-        known = columns.get("class_names") if log[-1] else None
-        roles = Roles(*log, class_names=known, **others)
-    else:
+        found = _log_columns(file, names, asked)
+    if not found:
         raise value_error(
             f"{file} must have `label` or `labels`, and either `logits` or "
             "`probs`, which a table may give as `logit_0`, ... or `prob_0`, "
@@ -227,6 +220,9 @@ def find_roles(
             "`predicted=`",
             columns=names[:20],
         )
+    is_named = found[0] != "records" or found[-1]
+    others["class_names"] = classes if is_named else None
+    roles = Roles(*found, **others)
     _check_roles(roles)
     return roles
 
