@@ -150,7 +150,6 @@ def check_row_sums(probs: Any, name: str, mask: Any = None) -> Rule:
             "`from_logits=True`, and rounded rows must be divided by their "
             f"sum; {SEVERAL_LABELS}",
             **located(bad),
-            values=np.round(rows[0].astype("float64"), 4).tolist()[:10],
             sum=round(float(rows[0].astype("float64").sum()), 6),
         )
 

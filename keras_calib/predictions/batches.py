@@ -235,8 +235,8 @@ class Predictor:
 
     def __init__(self, model: keras.Model, output: ChosenOutput | None = None):
         warn_of_differences(model)
-        self._model = model
-        self._output = output
+        self._model, self._output = model, output
+        self._chosen = _only if output is None else output.of
         self._prepare = preparation(model)
 
     def __call__(self, batch: Examples) -> Examples:
@@ -254,10 +254,15 @@ class Predictor:
             shared_by_replicas(model, inputs, count) if by_keras else inputs
         )
         outputs = predict(model, shared)
+        if self._output is None and isinstance(outputs, dict | list | tuple):
+            # Some models do not say how many outputs they have before they
+            # run.
+            choose_output(model, None, outputs)
         outputs = self._chosen(outputs)
         mask = keras_mask(outputs, len(outputs.shape) - 1)
         if by_keras:
-            mask = self._mask(inputs)
+            name = self._output and self._output.name
+            mask = mask_of_output(model, name, self._chosen, inputs)
         outputs = to_numpy(outputs)
         if outputs.ndim == 0 or len(outputs) < count:
             raise value_error(
@@ -270,22 +275,6 @@ class Predictor:
         outputs = outputs[:count]
         weight = masked_weight(batch.sample_weight, mask, outputs.shape[:-1])
         return batch._replace(outputs=outputs, sample_weight=weight)
-
-    def _mask(self, inputs: Any) -> Any:
-        if self._output is None:
-            return mask_of_output(self._model, None, _only, inputs)
-        chosen = self._output
-        return mask_of_output(self._model, chosen.name, chosen.of, inputs)
-
-    def _chosen(self, outputs: Any) -> Any:
-        """The output to read, of all that the model returned."""
-        if self._output is not None:
-            return self._output.of(outputs, "outputs")
-        if isinstance(outputs, dict | list | tuple):
-            # Some models do not say how many outputs they have before they
-            # run.
-            choose_output(self._model, None, outputs)
-        return _only(outputs)
 
 
 def _only(outputs: Any) -> Any:

@@ -37,7 +37,7 @@ class ChosenOutput(NamedTuple):
     name: str
     position: int | None
 
-    def of(self, structure: Any, what: str = "losses") -> Any:
+    def of(self, structure: Any, what: str = "outputs") -> Any:
         """Its part of values for every output; errors call them `what`."""
         if not isinstance(structure, dict | list | tuple):
             return structure

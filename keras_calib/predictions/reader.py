@@ -325,7 +325,9 @@ class _Reader:
                 try:
                     self._take(one)
                 except ValueError as first:
-                    raise _of_file(first, start + row) from None
+                    values = rows.outputs[row].reshape(-1)[:5].tolist()
+                    told = {"row": start + row + 1, "predictions": values}
+                    raise _of_file(first, **told) from None
             raise _of_file(error) from None
 
     def _take(self, given: Iterable[Any]) -> None:
@@ -380,15 +382,17 @@ def _told(columns: Sequence[str]) -> str:
     return first if len(columns) == 1 else f"{first}` to `{last}"
 
 
-def _of_file(error: ValueError, row: int | None = None) -> ValueError:
-    """An error of the door in the words of files, with the row from 0."""
+def _of_file(error: ValueError, **told: Any) -> ValueError:
+    """An error of the door in the words of files, with more that is `told`."""
     text, _, received = str(error).partition("Received: ")
     for words, own in _WORDS.items():
         text = text.replace(words, own)
-    if row is not None:
+    if told:
         received = received.removeprefix("rows=1, first=[0]").strip(", ")
-        received = ", ".join(filter(None, [f"row={row + 1}", received]))
-    return ValueError(f"{text}Received: {received}")
+    facts = [f"{name}={value!r}" for name, value in told.items()]
+    return ValueError(
+        f"{text}Received: {', '.join(filter(None, [*facts, received]))}"
+    )
 
 
 def _listed(text: str) -> list[str] | None:

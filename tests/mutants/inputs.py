@@ -67,7 +67,7 @@ MUTANTS = {
     ),
     "padding_counts": Mutant(
         "predictions/batches.py",
-        "mask = self._mask(inputs)",
+        "mask = mask_of_output(model, name, self._chosen, inputs)",
         "mask = None",
         "laws/test_what_counts.py::"
         "test_fits_read_the_rows_that_evaluate_counts[Embedding]",
