@@ -152,7 +152,7 @@ def of_predictions(
     function = _FUNCTIONS.get(metric) if isinstance(metric, str) else metric
     if key is not None and inspect.isroutine(function):
         return lambda weight: function(
-            told.with_columns(sample_weight=weight), **options
+            told.with_columns({"sample_weight": weight}), **options
         )
     is_object = isinstance(metric, metrics.Metric)
     if not is_object or told.kind == "records":

@@ -80,8 +80,8 @@ class GivenTogether:
             if name != "sample_weight" and not (x is None or x is False)
         }
 
-    def with_columns(self, **columns: Any) -> "GivenTogether":
-        """The same rows with other columns, such as `sample_weight`."""
+    def with_columns(self, columns: dict[Any, Any]) -> "GivenTogether":
+        """The same rows with other columns, such as `"sample_weight"`."""
         raise NotImplementedError
 
 

@@ -89,7 +89,7 @@ def columns_of(
     if no_labels:
         # All rows, as if class 0 were true.
         labels = np.zeros(given.shape, "int64")
-        known = given.with_columns(labels=labels, sample_weight=None)
+        known = given.with_columns({"labels": labels, "sample_weight": None})
     rows = known.outcomes(every=True)
     confidence, correct = rows.confidence, rows.correct
     if hasattr(accepted, "facts"):

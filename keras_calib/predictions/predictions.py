@@ -90,9 +90,8 @@ class Predictions(GivenTogether):
         self._arrays: dict[Any, Any] | None = None
         # The model on its data, which is asked first; None of arrays.
         self.run: ModelRun | None = None
-        given = [labels is not None and outputs is not None]
-        given.append(correct is not None and confidence is not None)
-        if sum(given) != 1:
+        is_log = correct is not None and confidence is not None
+        if is_log is (labels is not None and outputs is not None):
             raise type_error(
                 "`Predictions` must have `labels` and `outputs`, or else "
                 "`correct` and `confidence` of a log",
@@ -102,7 +101,7 @@ class Predictions(GivenTogether):
                 confidence=type(confidence).__name__,
             )
         weight = facts.get("sample_weight")
-        if given[1]:
+        if is_log:
             self._facts["kind"] = "records"
             columns = column.of_log(correct, confidence)
         else:
@@ -176,8 +175,9 @@ class Predictions(GivenTogether):
             ValueError: If there is no row, or batches have other numbers of
                 classes, kinds of labels or axes than the first.
         """
-        made = partial(cls, multi_label=facts.get("multi_label", False))
-        columns = column.of_batches(batches, made)
+        own: dict[str, Any] = {"class_names": facts.get("class_names")}
+        own["multi_label"] = facts.get("multi_label", False)
+        columns = column.of_batches(batches, partial(cls, **own))
         return cls(**columns, from_logits=from_logits, **facts)
 
     @classmethod
@@ -365,8 +365,8 @@ class Predictions(GivenTogether):
             "votes": self.votes,
         }
 
-    def with_columns(self, **columns: Any) -> Self:
-        """The same rows with other columns, such as `sample_weight`."""
+    def with_columns(self, columns: dict[Any, Any]) -> Self:
+        """The same rows with other columns, such as `"sample_weight"`."""
         return self.part({**self._columns(), **columns})
 
     def batches(self, size: int | None = None) -> Iterator[Self]:
