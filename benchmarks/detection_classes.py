@@ -7,7 +7,7 @@ so that they pass their share of delta on. Boxes of one class in one image are
 right or wrong together; "alike" images are right or wrong for all classes.
 
 Failures are shares of draws in which any class has a certified threshold that
-misses its precision, at delta = 0.1: with `choose_detection_class_thresholds`,
+misses its precision, at delta = 0.1: with `choose_detection_threshold`,
 and with a threshold for each class at delta as if it stood alone. "Kept" is the
 share of good classes that have a threshold.
 
@@ -61,7 +61,7 @@ def certified(
 ) -> np.ndarray:
     """Whether each class has a threshold."""
     try:
-        found = kc.detection.choose_detection_class_thresholds(
+        found = kc.detection.choose_detection_threshold(
             records,
             num_classes=num_classes,
             precision=PRECISION,

@@ -33,14 +33,13 @@ from keras_calib.formulas.shifted_risk import class_weights
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.selection import families
 from keras_calib.selection.claims import starts_at
-from keras_calib.selection.ladder import (
-    by_group,
-    counts_at,
+from keras_calib.selection.ladder import by_group, counts_at
+from keras_calib.selection.shift import (
+    MixtureTarget,
+    PriorTarget,
     fixed_thresholds,
     tenth_of,
 )
-from keras_calib.selection.mixtures import MixtureTarget
-from keras_calib.selection.prior import PriorTarget
 
 _LOGITS = flags.DEFINE_string("logits", None, "Folder of predictions.")
 _NUM_FITS = flags.DEFINE_integer("num_fits", 1000, "Per row.")
@@ -373,11 +372,10 @@ def mixture_rows(num_fits: int, seed: int) -> list[list]:
             for method, part in ((MIXTURES[1], 1), (MIXTURES[2], number)):
                 target = MixtureTarget(RISK, DELTA / part, fit)
                 try:
-                    counts = target.counts(outcomes)
+                    test = target.test(outcomes)
                 except ValueError:
                     continue
-                certified = target.certified(counts, RISK)
-                found[method] = last(counts.threshold, certified)
+                found[method] = last(test.threshold, test.certified(RISK))
             for method, threshold in found.items():
                 if threshold is not None:
                     accepted, errors = population.truth(threshold)

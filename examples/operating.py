@@ -48,10 +48,12 @@ A pilot of 2,000 labels fits the temperature, and says what more labels buy: the
 share of answers that the model may accept with at most 2 % of these wrong.
 """
 
-x, y = draw(new_images, 2000)
-temperature = keras_calib.TemperatureScaling().fit_on(model, (x, y), verbose=0)
-logits = temperature(model.predict(x, verbose=0))
-print(keras_calib.plan(risk=0.02, power=0.9, pilot=(y, logits)))
+pilot = keras_calib.Predictions.of_model(
+    model, draw(new_images, 2000), verbose=0
+)
+temperature = keras_calib.TemperatureScaling().fit(pilot)
+pilot = temperature.calibrate(pilot)
+print(keras_calib.plan(risk=0.02, power=0.9, pilot=pilot))
 
 """
 ## Decide: when does a person take over?

@@ -1,7 +1,7 @@
 """Streaming metrics on Apache Beam, for logs too long for one machine.
 
-NumPy reduces rows to a few numbers. These are summed once there are enough of
-them, as a sum of a single row would cost milliseconds.
+Rows wait and are summed once there are enough of them, as a sum of a single row
+would cost milliseconds.
 """
 
 from collections.abc import Iterable
@@ -11,21 +11,22 @@ from typing import Any, Unpack
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error, warn
-from keras_calib.formulas.proper import (
-    brier_losses,
-    log_losses,
-    summable_losses,
-)
+from keras_calib.inputs.batch import read_arrays
 from keras_calib.inputs.checks import check_in, check_keys
 from keras_calib.inputs.labels import are_allowed, flat_votes, shares_of_rows
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.inputs.rows import resembles_probabilities, usable_outputs
+from keras_calib.inputs.rows import (
+    both_classes,
+    resembles_probabilities,
+    usable_outputs,
+)
+from keras_calib.inputs.values import Rules
 from keras_calib.metrics import table
+from keras_calib.metrics.reading import max_rows, outcomes_of_rows
 from keras_calib.metrics.states.composite import CompositeSummary
-from keras_calib.metrics.states.sums import MomentSummary
+from keras_calib.metrics.states.records import split_rows
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import on_host
-from keras_calib.numerics.softmax import is_wrong, top1
 
 try:
     import apache_beam as beam
@@ -45,13 +46,10 @@ _WITHOUT_MEANING = (
     "seed",
 )
 _LARGEST_WEIGHT = 1e4
-# Bytes that may wait; with 394 kB of sums an accumulator is below 0.5 MB.
-_MAX_WAITING = 40_000
-_MAX_REDUCED = 48_000
+# Bytes that may wait; with 394 kB of sums an accumulator is below 1 MB.
+_MAX_WAITING = 400_000
 # Bytes that pickle adds for three small arrays.
 _OVERHEAD = 300
-# Keeps the temporary float64 arrays of a large element small.
-_BLOCK = 2**16
 
 
 class _Accumulator:
@@ -61,8 +59,7 @@ class _Accumulator:
         # As in `state_dict()`: int32 limbs, None before the first, and flags.
         self.sums = None
         self.flags = np.zeros(4, "int64")
-        # Rows to sum, float32 `(columns, n)`, and tuples of rows to reduce.
-        self.reduced, self.reduced_bytes = [], 0
+        # Rows that are not yet summed, as tuples.
         self.waiting, self.waiting_bytes = [], 0
 
     def add_sums(self, sums: np.ndarray) -> None:
@@ -88,7 +85,7 @@ class CalibrationCombineFn(beam.CombineFn):
 
     Use it for prediction logs too long for one machine, per key or globally,
     in one pass. The state is that of `keras_calib.CalibrationMetrics`: below
-    0.5 MB, and merged by addition. An element is
+    1 MB with rows that wait, and merged by addition. An element is
 
     *   `(label, outputs)` or `(label, outputs, weight)`: a class id and the
         `(num_classes,)` logits or probabilities, or
@@ -162,12 +159,10 @@ class CalibrationCombineFn(beam.CombineFn):
         # Wrong arguments must raise here, not in the workers.
         metric = self._metric()
         self._arguments["include"] = metric.include
+        self.options = metric.options
         self.from_logits = metric.options.from_logits
         self.ignore_class = metric.options.ignore_class
         self.votes = metric.options.votes
-        self._losses = [
-            x for x in ("nll", "brier_score") if x in metric.include
-        ]
 
     def create_accumulator(self) -> _Accumulator:
         return _Accumulator()
@@ -180,7 +175,7 @@ class CalibrationCombineFn(beam.CombineFn):
         accumulator.waiting_bytes += row[1].nbytes + _OVERHEAD
         accumulator.waiting_bytes += 16 * row[0].size
         if accumulator.waiting_bytes > _MAX_WAITING:
-            self._reduce(accumulator)
+            self._sum(accumulator)
         return accumulator
 
     def merge_accumulators(
@@ -193,24 +188,19 @@ class CalibrationCombineFn(beam.CombineFn):
             merged.flags += other.flags
             merged.waiting += other.waiting
             merged.waiting_bytes += other.waiting_bytes
-            merged.reduced += other.reduced
-            merged.reduced_bytes += other.reduced_bytes
             if merged.waiting_bytes > _MAX_WAITING:
-                self._reduce(merged)
-            elif merged.reduced_bytes > _MAX_REDUCED:
                 self._sum(merged)
         if sums:
             merged.add_sums(np.sum(sums, axis=0, dtype="int64"))
         return merged
 
     def compact(self, accumulator: _Accumulator) -> _Accumulator:
-        self._reduce(accumulator)
+        self._sum(accumulator)
         return accumulator
 
     def extract_output(self, accumulator: _Accumulator) -> dict[str, Any]:
         metric = self._metric()
         accumulator = self.merge_accumulators([accumulator])
-        self._reduce(accumulator)
         self._sum(accumulator)
         state = metric.state_dict()
         state["flags"] = accumulator.flags
@@ -236,17 +226,7 @@ class CalibrationCombineFn(beam.CombineFn):
 
     @cached_property
     def _summary(self) -> CompositeSummary:
-        """The metric's summary, which takes precomputed losses."""
-        parts = dict(self._metric().summary.parts)
-        values = [
-            lambda records, i=i: (records.rows[i], None)
-            for i in range(len(self._losses))
-        ]
-        if values:
-            parts["losses"] = MomentSummary(*values, needs_rows=True)
-        summary = CompositeSummary(**parts)
-        summary.votes = self.votes
-        return summary
+        return self._metric().summary
 
     def _read(self, element: Any) -> tuple[np.ndarray, ...]:
         """Truth `(n,)`, outputs `(n, columns)` and weight `(n,)` or one."""
@@ -286,54 +266,39 @@ class CalibrationCombineFn(beam.CombineFn):
             )
         return truth, outputs.reshape(len(truth), num_columns), weight
 
-    def _reduce(self, accumulator: _Accumulator) -> None:
-        """Reduces the waiting elements to a few numbers per row."""
-        if not accumulator.waiting:
-            return
+    def _sum(self, accumulator: _Accumulator) -> None:
+        """Adds the waiting rows to the sums."""
         by_width: dict[int, list] = {}
         for row in accumulator.waiting:
             by_width.setdefault(row[1].shape[1], []).append(row)
         accumulator.waiting, accumulator.waiting_bytes = [], 0
-        for width, rows in by_width.items():
+        for rows in by_width.values():
             truth = np.concatenate([row[0] for row in rows])
             outputs = np.concatenate([row[1] for row in rows])
-            if width == 1 and not self.top1:
-                zeros = np.zeros_like(outputs)
-                other = zeros if self.from_logits else 1 - outputs
-                outputs = np.concatenate([other, outputs], axis=1)
             weight = np.concatenate(
                 [np.broadcast_to(w.reshape(-1), len(t)) for t, _, w in rows]
             )
-            size = max(1, _BLOCK // width)
-            for start in range(0, len(truth), size):
-                part = slice(start, start + size)
-                columns, num_invalid = self._columns(
-                    truth[part], outputs[part].astype("float64"), weight[part]
-                )
-                accumulator.flags[0] += num_invalid
-                if self.from_logits and not self.top1:
-                    rows = outputs[part]
-                    accumulator.flags[3] += resembles_probabilities(rows)
-                accumulator.reduced.append(columns)
-                accumulator.reduced_bytes += columns.nbytes + _OVERHEAD
-        if accumulator.reduced_bytes > _MAX_REDUCED:
-            self._sum(accumulator)
+            if outputs.shape[1] == 1 and not self.top1:
+                outputs = both_classes(outputs, self.from_logits)
+            truth, usable, num_invalid = self._usable(truth, outputs, weight)
+            accumulator.flags[0] += num_invalid
+            if usable.any():
+                arrays = (x[usable] for x in (truth, outputs, weight))
+                self._add(accumulator, *arrays)
 
-    def _columns(
+    def _usable(
         self, truth: np.ndarray, outputs: np.ndarray, weight: np.ndarray
-    ) -> tuple[np.ndarray, int]:
-        """Columns for `_sum` of the valid rows; number of invalid ones."""
-        num_classes = 2 if self.top1 else outputs.shape[1]
+    ) -> tuple[np.ndarray, np.ndarray, int]:
+        """Truth with shares of votes, a mask of rows, and how many are invalid."""
         is_logits = self.from_logits and not self.top1
         usable = usable_outputs(outputs, is_logits)
-        if not self.votes:
-            usable &= (truth >= 0) & (truth < num_classes)
-            usable &= truth == np.floor(truth)
-        elif self.top1:
-            usable &= (truth >= 0) & (truth <= 1)
-        else:
+        if self.votes and not self.top1:
             truth, are_votes = shares_of_rows(truth)
             usable &= are_votes
+        else:
+            most = 1 if self.top1 else outputs.shape[1] - 1
+            usable &= (truth >= 0) & (truth <= most)
+            usable &= self.votes | (truth == np.floor(truth))
         if is_logits:
             labels = truth
             if not self.votes:
@@ -343,54 +308,43 @@ class CalibrationCombineFn(beam.CombineFn):
         counted = weight != 0
         if self.ignore_class is not None and not self.top1:
             counted &= truth != self.ignore_class
-        num_invalid = int((counted & ~usable).sum())
-        usable &= counted
-        truth, outputs, weight = truth[usable], outputs[usable], weight[usable]
-        if self.top1:
-            confidence = np.clip(outputs[:, 0], 0.0, 1.0)
-            correct = truth if self.votes else truth != 0
-            columns = [weight, correct, confidence]
-            return np.stack(columns).astype("float32"), num_invalid
-        confidence, log_odds = top1(outputs, from_logits=is_logits)
-        if self.votes:
-            labels = truth
-            correct = truth[np.arange(len(truth)), outputs.argmax(axis=-1)]
-        else:
-            labels = truth.astype("int64")
-            correct = ~is_wrong(outputs, labels)
-        columns = [weight, correct, confidence, log_odds]
-        if "nll" in self._losses:
-            clip = self._arguments.get("clip")
-            nll = log_losses(labels, outputs, from_logits=is_logits, clip=clip)
-            columns.append(summable_losses(nll))
-        if "brier_score" in self._losses:
-            brier = brier_losses(labels, outputs, from_logits=is_logits)
-            if self.votes:
-                brier += 1.0 - np.sum(np.square(labels), axis=-1)
-            columns.append(brier)
-        with np.errstate(over="ignore"):
-            return np.stack(columns).astype("float32"), num_invalid
+        return truth, usable & counted, int((counted & ~usable).sum())
 
-    def _sum(self, accumulator: _Accumulator) -> None:
-        """Adds the reduced rows to the sums."""
-        if not accumulator.reduced:
-            return
-        columns = np.concatenate(accumulator.reduced, axis=1)
-        accumulator.reduced, accumulator.reduced_bytes = [], 0
-        accumulator.flags[1] += (columns[0] != np.floor(columns[0])).any()
-        accumulator.flags[2] += self.top1
-        total = np.zeros(self._summary.shape, "int64")
-        for start in range(0, columns.shape[1], exact_sums.MAX_BATCH):
-            part = columns[:, start : start + exact_sums.MAX_BATCH]
-            weight, correct, confidence, *rest = part
+    def _add(
+        self,
+        accumulator: _Accumulator,
+        truth: np.ndarray,
+        outputs: np.ndarray,
+        weight: np.ndarray,
+    ) -> None:
+        """Adds valid rows to the sums."""
+        summary, flags = self._summary, accumulator.flags
+        weight = weight.astype("float32")
+        flags[1] += (weight != np.floor(weight)).any()
+        flags[2] += self.top1
+        given: Any = None if (weight == 1.0).all() else weight
+        if self.top1:
             outcomes = Outcomes(
-                score=rest[0] if rest else None,
-                correct=correct if self.votes else correct.astype("int32"),
-                weight=None if (weight == 1.0).all() else weight,
-                confidence=confidence,
-                mask=np.ones(len(weight), "bool"),
-                rows=rest[1:] or None,
+                score=None,
+                correct=truth.astype("float32" if self.votes else "int32"),
+                weight=given,
+                confidence=np.clip(outputs[:, 0], 0.0, 1.0),
+                mask=np.ones(len(truth), "bool"),
             )
-            with np.errstate(all="ignore"):
-                total += on_host(self._summary.update(outcomes))
+        else:
+            flags[3] += self.from_logits and resembles_probabilities(outputs)
+            labels = truth if self.votes else truth.astype("int64")
+            batch = read_arrays(
+                labels,
+                outputs,
+                None,
+                self.options,
+                rules=Rules(active=False),
+                dtype="float32",
+            )._replace(weight=given)
+            outcomes = outcomes_of_rows(batch, summary.on_host)
+        total = np.zeros(summary.shape, "int64")
+        with np.errstate(all="ignore"):
+            for part in split_rows(outcomes, max_rows(summary)):
+                total += on_host(summary.update(part))
         accumulator.add_sums(total)

@@ -271,7 +271,6 @@ SPECIAL = {
         ),
         labels=False,
     ),
-    "inactive_share": _of_loss(kc.losses.inactive_share),
     "objectness_targets": Entry(
         lambda y, z, w: kc.losses.objectness_targets(
             y, np.linspace(0, 1, NUM), 3

@@ -100,9 +100,6 @@ NO_PREDICTIONS = {
         ("CalibratedDecoder", "DetectionSelector"),
         "takes boxes: tests/detection/test_selector.py",
     ),
-    "choose_detection_class_thresholds": (
-        "takes boxes: tests/detection/test_class_thresholds.py"
-    ),
     "model_card": "takes files: tests/reporting/test_model_card.py",
     "plan": "takes a pilot: tests/selection/test_planning.py",
     "FileModel": "takes files: tests/exporting/test_file_model.py",

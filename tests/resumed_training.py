@@ -123,6 +123,8 @@ def forked(folder, name, seconds):
     """Exit status of a process that trains, and what its backup holds."""
     child = os.fork()
     if child == 0:
+        # A bar of progress that is killed would stand before the answer.
+        os.dup2(2, 1)
         try:
             if name == "guide":
                 follow_guide(folder, seconds)

@@ -51,9 +51,7 @@ RECORDS = {
         _NAMES_FINE,
     ),
     "choose_group_thresholds": Shaped(
-        lambda **arrays: kc.selection.choose_group_thresholds(
-            **arrays, coverage=0.5
-        ),
+        lambda **arrays: kc.choose_threshold(**arrays, coverage=0.5),
         {
             "scores": _SCORES,
             "correct": _CORRECT,

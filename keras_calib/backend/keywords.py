@@ -69,20 +69,12 @@ _AFTER_FIT_ON = ("fit", "predictions_of")
 _TOP = __name__.partition(".")[0]
 
 
-def answer_wrong_keywords(package: str) -> None:
-    """Make what a package exports name wrong keywords; called at its end.
+def answering(thing: Any) -> Any:
+    """A public function or class that names wrong keywords.
 
     Functions, constructors, `fit`, `fit_on`, `plot` and class methods raise a
     TypeError that names what was called and, if it can, what was meant. It is
-    done here, and not at each definition, because it holds for all of them.
-    """
-    module = sys.modules[package]
-    for name in module.__all__:
-        setattr(module, name, answering(getattr(module, name)))
-
-
-def answering(thing: Any) -> Any:
-    """A public function or class that names wrong keywords.
+    done for all that packages export, and not at each definition.
 
     A class is changed in place. A function is replaced in its module too, so
     that pickle finds it.
@@ -130,9 +122,16 @@ def _checked(function: Any, owner: type | None = None) -> Any:
     def taken(cls: type | None) -> tuple[set[str], bool]:
         return _taken(function, owner, cls)
 
+    @functools.cache
+    def places() -> list[str]:
+        found = inspect.signature(function).parameters.values()
+        return [x.name for x in found if x.kind is x.POSITIONAL_OR_KEYWORD]
+
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
+            if not kwargs.keys().isdisjoint(places()[: len(args)]):
+                _refuse_twice(function.__name__, places(), args, kwargs)
             cls = None
             if owner is not None:
                 # Another class may take what its base passes on.
@@ -181,6 +180,20 @@ def _taken(
         ]
         return of_all.union(*(_parameters(x)[0] for x in after)), False
     return of_all, not of_keras
+
+
+def _refuse_twice(
+    name: str, places: list[str], args: tuple, given: Any
+) -> None:
+    """Raises for an argument that is given by its place and by its name."""
+    twice = next(x for x in places[: len(args)] if x in given)
+    takes = ", ".join(x for x in places if x != "self")
+    raise type_error(
+        f"`{twice}` must be given once: `{name}({takes})` takes these in this "
+        "order",
+        by_name=given[twice],
+        by_place=args[places.index(twice)],
+    )
 
 
 def _parameters(function: Any) -> tuple[dict[str, bool], str | None]:

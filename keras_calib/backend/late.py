@@ -164,6 +164,8 @@ class Whole(importlib.abc.MetaPathFinder):
         names = vars(self._module)
         for name in self._packages:
             package = importlib.import_module(f"{self._top}.{name}")
+            for x in {*package.__all__} & {*vars(package)}:
+                setattr(package, x, answering(getattr(package, x)))
             here = {*package.__all__} & {*names["__all__"]}
             names.update({x: getattr(package, x) for x in here})
 

@@ -19,7 +19,6 @@ thresholds (`selection`).
 Floor: beside `losses`, `metrics` and `data`.
 """
 
-from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.calibrators.affine import (
     DirichletCalibration,
     MatrixScaling,
@@ -38,7 +37,6 @@ from keras_calib.calibrators.choosing import (
     choose_calibrator,
 )
 from keras_calib.calibrators.compact_logits import CompactLogits
-from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
 from keras_calib.calibrators.gaussian_process import GaussianProcessCalibration
 from keras_calib.calibrators.local import LocalTemperatureScaling
 from keras_calib.calibrators.logistic import (
@@ -49,6 +47,7 @@ from keras_calib.calibrators.logistic import (
 from keras_calib.calibrators.parametrized import ParametrizedTemperatureScaling
 from keras_calib.calibrators.prior import PriorCorrection
 from keras_calib.calibrators.temperature import (
+    EnsembleTemperatureScaling,
     TemperatureScaling,
     refinement_nll,
 )
@@ -79,5 +78,3 @@ __all__ = [
     "choose_calibrator",
     "refinement_nll",
 ]
-
-answer_wrong_keywords(__name__)

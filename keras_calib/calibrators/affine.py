@@ -16,12 +16,7 @@ from keras_calib.calibrators.affine_solver import (
     least_affine,
     without_ruled_out,
 )
-from keras_calib.calibrators.base import (
-    POSITIVE,
-    POSITIVE_SHARE,
-    Calibrator,
-    FittedValue,
-)
+from keras_calib.calibrators.base import Calibrator, FittedValue
 from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
@@ -53,10 +48,6 @@ class _AffineCalibrator(Calibrator):
         """What the matrix maps: the logits, 0 for -inf (array-agnostic)."""
         return without_ruled_out(logits, logits)
 
-    def unit(self, samples: FittingData) -> float:
-        """The factor of the features that is a temperature alone."""
-        return 1.0 / optimal_temperature(samples)
-
     def ridge(self, samples: FittingData, unit: float) -> Ridge | None:
         """The ridge towards `unit` times the identity; None for none."""
         if self.penalty is None:
@@ -75,15 +66,15 @@ class _AffineCalibrator(Calibrator):
             np.append(anchor * unit, 0.0 * bias, axis=1),
         )
 
-    def prepared(self, samples: FittingData) -> tuple[Callable, dict[str, Any]]:
-        """The features of a fit, and the fitted values that these take."""
+    def prepared(self, samples: FittingData) -> tuple[Callable, float, dict]:
+        """Features, their factor that is a temperature alone, their values."""
         plain = type(self).features is _AffineCalibrator.features
-        return identity if plain else self.features, {}
+        features = identity if plain else self.features
+        return features, 1.0 / optimal_temperature(samples), {}
 
     def fit_samples(self, samples: FittingData) -> None:
         samples = supported_samples(samples)
-        features, others = self.prepared(samples)
-        unit = self.unit(samples)
+        features, unit, others = self.prepared(samples)
         ridge = self.ridge(samples, unit)
         theta = least_affine(
             samples, features, unit, ridge, self.name, diagonal=self.diagonal
@@ -93,6 +84,10 @@ class _AffineCalibrator(Calibrator):
         else:
             others["matrix"] = theta[:, :-1]
         self.set_fitted(len(theta), bias=theta[:, -1], **others)
+        self._freedom = float(theta.size)
+        if ridge is not None:
+            found = degrees_of_freedom(samples, self.features, theta, ridge)
+            self._freedom = found
 
     @exact_products
     def map_logits(self, logits: Any) -> Any:
@@ -103,14 +98,7 @@ class _AffineCalibrator(Calibrator):
 
     def degrees_of_freedom(self, samples: FittingData) -> float:
         """The trace of the ridge's hat matrix, or the number of parameters."""
-        samples = supported_samples(samples, tell=False)
-        ridge = self.ridge(samples, self.unit(samples))
-        if ridge is None:
-            return super().degrees_of_freedom(samples)
-        name = "scale" if self.diagonal else "matrix"
-        weights = self.fitted_value(name).reshape(samples.num_classes, -1)
-        theta = np.column_stack([weights, self.fitted_value("bias")])
-        return degrees_of_freedom(samples, self.features, theta, ridge)
+        return self._freedom
 
     def num_parameters(self, num_classes: int) -> int:
         """Free parameters: only that of a temperature under a ridge."""
@@ -150,8 +138,8 @@ class VectorScaling(_AffineCalibrator):
         2026, https://arxiv.org/abs/2511.03685
     """
 
-    scale = FittedValue("The fitted w, `(num_classes,)`.", "num_classes")
-    bias = FittedValue("The fitted b, `(num_classes,)`.", "num_classes")
+    scale = FittedValue("num_classes")
+    bias = FittedValue("num_classes")
     diagonal = True
 
     def __init__(
@@ -160,10 +148,9 @@ class VectorScaling(_AffineCalibrator):
         penalty: float | None = 1.0,
         scale: Any = None,
         bias: Any = None,
-        name: str = "vector_scaling",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(penalty=penalty, name=name, **kwargs)
+        super().__init__(penalty=penalty, **kwargs)
         self.set_known(scale=scale, bias=bias)
 
 
@@ -199,17 +186,13 @@ class MatrixScaling(_AffineCalibrator):
     [[2. 5.]]
 
     Reference:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        section 4.2, https://arxiv.org/abs/1706.04599; the ridge: Berta et
-        al., Structured Matrix Scaling for Multi-Class Calibration, AISTATS
-        2026, https://arxiv.org/abs/2511.03685; the strengths: Kull et al.,
-        Beyond Temperature Scaling, NeurIPS 2019, section 3,
+        Guo et al. and Berta et al., as for `VectorScaling`; the strengths:
+        Kull et al., Beyond Temperature Scaling, NeurIPS 2019, section 3,
         https://arxiv.org/abs/1910.12656
     """
 
-    matrix = FittedValue("The fitted W.", "num_classes", "num_classes")
-    bias = FittedValue("The fitted b, `(num_classes,)`.", "num_classes")
-    default_name = "matrix_scaling"
+    matrix = FittedValue("num_classes", "num_classes")
+    bias = FittedValue("num_classes")
 
     def __init__(
         self,
@@ -219,7 +202,6 @@ class MatrixScaling(_AffineCalibrator):
         intercept_penalty: float | None = None,
         matrix: Any = None,
         bias: Any = None,
-        name: str | None = None,
         **kwargs: Unpack[LayerOptions],
     ):
         strengths = {
@@ -230,9 +212,7 @@ class MatrixScaling(_AffineCalibrator):
             if value is not None:
                 check_at_least(key, value, 0.0)
                 penalty = None
-        super().__init__(
-            penalty=penalty, name=name or self.default_name, **kwargs
-        )
+        super().__init__(penalty=penalty, **kwargs)
         self._keep(**strengths)
         self.set_known(matrix=matrix, bias=bias)
 
@@ -280,8 +260,6 @@ class DirichletCalibration(MatrixScaling):
         `MatrixScaling` takes their place.
     """
 
-    default_name = "dirichlet_calibration"
-
     def features(self, logits: Any) -> Any:
         """The features that the matrix maps: log p (array-agnostic)."""
         log_probs = logits - logsumexp(logits, keepdims=True)
@@ -314,10 +292,8 @@ def smoothed_log_probs(
 class _Structured(_AffineCalibrator):
     """Abstract: the affine map of log-probabilities after a temperature."""
 
-    temperature = FittedValue("The temperature T.", within=POSITIVE)
-    uniform_share = FittedValue(
-        "The share s of uniform.", within=POSITIVE_SHARE
-    )
+    temperature = FittedValue(rule="> 0 and finite")
+    uniform_share = FittedValue(rule="> 0 and <= 1")
 
     def features(self, logits: Any) -> Any:
         """log((1 - s) softmax(z / T) + s / K) (array-agnostic)."""
@@ -326,13 +302,10 @@ class _Structured(_AffineCalibrator):
             values = self.temperature, self.uniform_share
         return smoothed_log_probs(logits, *values)
 
-    def prepared(self, samples: FittingData) -> tuple[Callable, dict[str, Any]]:
+    def prepared(self, samples: FittingData) -> tuple[Callable, float, dict]:
         values = smoothing_of(samples)
-        return partial(smoothed_log_probs, **values), values
-
-    def unit(self, samples: FittingData) -> float:
-        """The temperature is in the features already."""
-        return 1.0
+        # The temperature is in the features already.
+        return partial(smoothed_log_probs, **values), 1.0, values
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -372,8 +345,8 @@ class StructuredVectorScaling(_Structured):
         AISTATS 2026, https://arxiv.org/abs/2511.03685
     """
 
-    scale = FittedValue("The fitted 1 + v, `(num_classes,)`.", "num_classes")
-    bias = FittedValue("The fitted b, `(num_classes,)`.", "num_classes")
+    scale = FittedValue("num_classes")
+    bias = FittedValue("num_classes")
     diagonal = True
 
     def __init__(
@@ -384,10 +357,9 @@ class StructuredVectorScaling(_Structured):
         uniform_share: float | None = None,
         scale: Any = None,
         bias: Any = None,
-        name: str = "structured_vector_scaling",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(penalty=penalty, name=name, **kwargs)
+        super().__init__(penalty=penalty, **kwargs)
         self.set_known(
             temperature=temperature,
             uniform_share=uniform_share,
@@ -404,14 +376,12 @@ class StructuredMatrixScaling(_Structured):
     data sets it has the lowest held-out NLL. Its ridge keeps it from
     overfitting where there are fewer samples than parameters; above a hundred
     classes `StructuredVectorScaling` is faster. It can change the predicted
-    class. First T is that of `TemperatureScaling`, and s = 1 / (n + 1) for n
-    samples. Then the vector of all
+    class. The features u of `StructuredVectorScaling` become
 
-    u_k = log((1 - s) softmax(z / T)_k + s / K)
+    (I + diag(v) + M) u + b
 
-    becomes (I + diag(v) + M) u + b. Here v, b and M, which is 0 on its
-    diagonal, minimise NLL + penalty (K / n) (sum v^2 + sum b^2 +
-    (K - 1) sum M^2), a convex problem.
+    Here v, b and M, which is 0 on its diagonal, minimise NLL +
+    penalty (K / n) (sum v^2 + sum b^2 + (K - 1) sum M^2), a convex problem.
 
     Args:
         penalty: Factor > 0 of the ridge, 1 as the authors advise; None fits
@@ -440,8 +410,8 @@ class StructuredMatrixScaling(_Structured):
         AISTATS 2026, https://arxiv.org/abs/2511.03685
     """
 
-    matrix = FittedValue("I + diag(v) + M.", "num_classes", "num_classes")
-    bias = FittedValue("The fitted b, `(num_classes,)`.", "num_classes")
+    matrix = FittedValue("num_classes", "num_classes")
+    bias = FittedValue("num_classes")
 
     def __init__(
         self,
@@ -451,10 +421,9 @@ class StructuredMatrixScaling(_Structured):
         uniform_share: float | None = None,
         matrix: Any = None,
         bias: Any = None,
-        name: str = "structured_matrix_scaling",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(penalty=penalty, name=name, **kwargs)
+        super().__init__(penalty=penalty, **kwargs)
         self.set_known(
             temperature=temperature,
             uniform_share=uniform_share,

@@ -1,6 +1,6 @@
 """The base of every calibrator."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
 import numpy as np
@@ -33,40 +33,35 @@ from keras_calib.predictions.predictions import Predictions
 
 _LIMITS = np.finfo("float32")
 _TINY, _LARGEST = float(_LIMITS.tiny), float(_LIMITS.max)
-# Ranges of fitted values.
-_ANY = (-_LARGEST, _LARGEST, "finite")
-POSITIVE = (_TINY, _LARGEST, "> 0 and finite")
-SHARE = (0.0, 1.0, "in [0, 1]")
-POSITIVE_SHARE = (_TINY, 1.0, "> 0 and <= 1")
+# Least and largest of fitted values, by the rule in words.
+_RANGES = {
+    "finite": (-_LARGEST, _LARGEST),
+    "> 0 and finite": (_TINY, _LARGEST),
+    "> 0 and <= 1": (_TINY, 1.0),
+    "in [0, 1]": (0.0, 1.0),
+}
 
 
 class FittedValue(property):
     """A fitted value of a calibrator: how it is read, and what it must be.
 
     Args:
-        doc: What it is.
         *shape: Its shape; none for a number. Equal names are equal sizes.
-        within: Least and largest value, and the rule in words.
+        rule: What the values must be, of those that have a range.
         ascends: Whether no row decreases.
-        filler: What fills shorter rows; None repeats their last entry.
     """
 
     def __init__(
-        self,
-        doc: str,
-        *shape: str | int,
-        within: tuple[float, float, str] = _ANY,
-        ascends: bool = False,
-        filler: float | None = None,
+        self, *shape: str | int, rule: str = "finite", ascends: bool = False
     ):
-        super().__init__(self._read, doc=doc)
+        super().__init__(self._read)
         self.shape = shape
-        self.within = within
+        self.rule = rule
         self.ascends = ascends
-        self.filler = filler
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
+        self.__doc__ = f"The fitted `{name}`, as its argument explains it."
 
     def _read(self, calibrator: Any) -> Any:
         value = calibrator.fitted_value(self.name)
@@ -74,14 +69,14 @@ class FittedValue(property):
 
     def check(self, array: np.ndarray, by_label: bool) -> None:
         """Raises unless an array can be it; `by_label` there are several."""
-        name, (low, high, rule) = self.name, self.within
+        name, (low, high) = self.name, _RANGES[self.rule]
         is_number = array.ndim <= by_label and array.dtype.kind != "b"
         if not (self.shape or is_number):
             raise type_error(f"`{name}` must be a number", value=array)
         right = (array >= low) & (array <= high)
         if not right.all():
             wrong = array[~right][:4].tolist()
-            raise value_error(f"`{name}` must be {rule}", **{name: wrong})
+            raise value_error(f"`{name}` must be {self.rule}", **{name: wrong})
         falls = (np.diff(np.atleast_2d(array)) < 0).any(axis=-1)
         if self.ascends and falls.any():
             raise value_error(
@@ -120,11 +115,11 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
 
     A subclass declares each `FittedValue` and takes it in its constructor. It
     implements `fit_samples`, which sets them with `set_fitted`, `map_logits`,
-    which maps two or more logits, and `num_parameters`.
+    which maps two or more logits, and `num_parameters`, if there are more than
+    two.
 
     Args:
-        name: Name of the layer.
-        **kwargs: `trainable` of `keras.layers.Layer`.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Raises:
         RuntimeError: If it is called before `fit`.
@@ -147,10 +142,8 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
         own = {k: v for k, v in vars(cls).items() if isinstance(v, FittedValue)}
         cls.fitted_values = {**cls.fitted_values, **own}
 
-    def __init__(
-        self, *, name: str | None = None, **kwargs: Unpack[LayerOptions]
-    ):
-        super().__init__(name=name, **kwargs)
+    def __init__(self, **kwargs: Unpack[LayerOptions]):
+        super().__init__(**kwargs)
         self.supports_masking = True
         self._num_classes: int | None = None
 
@@ -173,8 +166,11 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
         raise NotImplementedError
 
     def num_parameters(self, num_classes: int) -> int:
-        """Number of parameters of a fit, which needs as many samples."""
-        raise NotImplementedError
+        """Number of parameters of a fit, which needs as many samples.
+
+        By default two, the least there are.
+        """
+        return 2
 
     def degrees_of_freedom(self, samples: FittingData) -> float:
         """About how many free numbers a fit chose from the samples."""
@@ -214,7 +210,7 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
         found = ops.where(is_ruled_out(pair), pair, map_logits(pair))
         if one_output:
             return found[..., 1:] - found[..., :1]
-        if self.takes_logits(from_logits) or self.takes_logits(None):
+        if self.takes_logits(None):
             return found
         return ops.log_softmax(found)
 
@@ -270,10 +266,7 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
     def set_fitted(self, num_classes: int | None = None, **values: Any) -> None:
         """Sets all fitted values, or none if one is rejected.
 
-        Args:
-            num_classes: Number of classes that the values are for; None if
-                they fit any.
-            **values: One value for each name in `fitted_values`, float32.
+        `num_classes` is the number that they are for; None if they fit any.
         """
         arrays = {
             k: np.asarray(values[k], "float32") for k in self.fitted_values
@@ -293,9 +286,9 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
         """
         given = {k: as_array(v, k) for k, v in values.items() if v is not None}
         if given and set(given) != set(self.fitted_values):
+            names = " and ".join(f"`{name}`" for name in self.fitted_values)
             raise value_error(
-                f"{_named(self.fitted_values)} must be given together",
-                given=list(given),
+                f"{names} must be given together", given=list(given)
             )
         for name, array in given.items():
             self.fitted_values[name].check(array, by_label)
@@ -344,9 +337,3 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
                 samples=count,
                 parameters=needed,
             )
-
-
-def _named(values: Iterable[str]) -> str:
-    """Names of arguments, as errors call them."""
-    *first, last = (f"`{name}`" for name in values)
-    return f"{', '.join(first)} and {last}" if first else last

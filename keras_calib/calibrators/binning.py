@@ -11,7 +11,7 @@ from keras import ops
 from scipy.optimize import isotonic_regression
 
 from keras_calib.backend.errors import value_error
-from keras_calib.calibrators.base import SHARE, FittedValue
+from keras_calib.calibrators.base import FittedValue
 from keras_calib.calibrators.columns import ROWS, OneVsRest
 from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
@@ -28,10 +28,10 @@ from keras_calib.numerics.softmax import to_logits
 class _Table(OneVsRest):
     """Abstract: looks up the calibrated q_k of each p_k."""
 
-    def __init__(self, *, min_prob: float, name: str, **kwargs: Any):
+    def __init__(self, *, min_prob: float, **kwargs: Any):
         check_at_least("min_prob", min_prob, 0.0)
         check_at_most("min_prob", min_prob, 0.5)
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self._keep(min_prob=float(min_prob))
 
     def look_up(self, probs: Any) -> Any:
@@ -87,10 +87,8 @@ class HistogramBinning(_Table):
         empty bins.
     """
 
-    upper_edges = FittedValue(
-        "Upper ends of the bins; 1 pads rows.", ROWS, "size", ascends=True
-    )
-    values = FittedValue("The q of each bin.", ROWS, "size", within=SHARE)
+    upper_edges = FittedValue(ROWS, "size", ascends=True)
+    values = FittedValue(ROWS, "size", rule="in [0, 1]")
 
     def __init__(
         self,
@@ -101,13 +99,12 @@ class HistogramBinning(_Table):
         min_prob: float = 0.0,
         upper_edges: Any = None,
         values: Any = None,
-        name: str = "histogram_binning",
         **kwargs: Unpack[LayerOptions],
     ):
         check_integer("num_bins", num_bins, 1)
         check_in("edges", edges, ("width", "mass"))
         check_in("empty", empty, ("centre", "zero"))
-        super().__init__(min_prob=min_prob, name=name, **kwargs)
+        super().__init__(min_prob=min_prob, **kwargs)
         self._keep(num_bins=num_bins, edges=edges, empty=empty)
         self.set_known(upper_edges=upper_edges, values=values)
         if self.fitted and (self.upper_edges[:, -1] != 1.0).any():
@@ -171,6 +168,7 @@ class IsotonicCalibration(_Table):
             reach 85 nats; 0.001 prevents that.
         thresholds: p at the bends of the function `(num_classes, size)`, if
             you know them, or one row for two classes; None waits for `fit`.
+            Short rows repeat their last.
         values: q at these p, of that shape; goes with `thresholds`.
         **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
@@ -190,17 +188,8 @@ class IsotonicCalibration(_Table):
         https://doi.org/10.1145/775047.775151
     """
 
-    thresholds = FittedValue(
-        "p at the bends of q; 2 pads rows.",
-        ROWS,
-        "size",
-        within=(0.0, 2.0, "in [0, 1], or 2 at the end of a row"),
-        ascends=True,
-        filler=2.0,
-    )
-    values = FittedValue(
-        "The q at each bend.", ROWS, "size", within=SHARE, ascends=True
-    )
+    thresholds = FittedValue(ROWS, "size", rule="in [0, 1]", ascends=True)
+    values = FittedValue(ROWS, "size", rule="in [0, 1]", ascends=True)
 
     def __init__(
         self,
@@ -208,10 +197,9 @@ class IsotonicCalibration(_Table):
         min_prob: float = 0.0,
         thresholds: Any = None,
         values: Any = None,
-        name: str = "isotonic_calibration",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(min_prob=min_prob, name=name, **kwargs)
+        super().__init__(min_prob=min_prob, **kwargs)
         self.set_known(thresholds=thresholds, values=values)
 
     def look_up(self, probs: Any) -> Any:

@@ -15,7 +15,6 @@ from keras_calib.calibrators.affine import (
     StructuredVectorScaling,
 )
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
 from keras_calib.calibrators.fitting_data import (
     FittingData,
     one_thread_of_blas,
@@ -31,7 +30,11 @@ from keras_calib.calibrators.folds import (
     unfitted_copy,
 )
 from keras_calib.calibrators.logistic import AffineScaling, QuadraticScaling
-from keras_calib.calibrators.temperature import TemperatureScaling, mean_scores
+from keras_calib.calibrators.temperature import (
+    EnsembleTemperatureScaling,
+    TemperatureScaling,
+    mean_scores,
+)
 from keras_calib.calibrators.venn_abers import VennAbers
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_integer

@@ -39,14 +39,9 @@ def fit_columns(
     """A row of each fitted value for each column.
 
     A column that is None takes the first fit: that of all data, where they are
-    the first column.
-
-    Args:
-        fit: Maps what a column holds to a row of each value. With `what` it
-            maps scores, labels and weights `(n,)` to these and the mean NLL.
-        columns: What each column holds, or None.
-        what: Name of a fit of least NLL in warnings. Where a threshold parts
-            the outcomes it has no optimum, and takes Platt's targets.
+    the first column. `what` names a fit of least NLL in warnings. Such a `fit`
+    maps scores, labels and weights `(n,)` to a row of each value and the mean
+    NLL. Where a threshold parts the outcomes it takes Platt's targets.
     """
     found: list[tuple | None] = []
     separated = num_fits = samples = 0
@@ -90,19 +85,15 @@ def _least_or_supported(
 
 
 def tables(
-    rows: Sequence[tuple], fillers: Mapping[str, float | None]
+    rows: Sequence[tuple], names: Iterable[str]
 ) -> dict[str, np.ndarray]:
-    """Fitted values by name, with a row for each column.
-
-    Shorter rows are filled with their last entry, or with that of `fillers`.
-    """
+    """Fitted values by name, a row for each column; rows repeat their last."""
     found = {}
-    for name, values in zip(fillers, zip(*rows, strict=True), strict=True):
-        longest, filler = max(map(np.size, values)), fillers[name]
-        table = np.empty((len(values), longest))
+    for name, values in zip(names, zip(*rows, strict=True), strict=True):
+        table = np.empty((len(values), max(map(np.size, values))))
         for line, value in zip(table, map(np.ravel, values), strict=True):
             line[: len(value)] = value
-            line[len(value) :] = value[-1] if filler is None else filler
+            line[len(value) :] = value[-1]
         # Numbers have no axis but that of the columns.
         found[name] = table if np.ndim(values[0]) else table[:, 0]
     return found
@@ -123,8 +114,8 @@ class OneVsRest(Calibrator):
             self.columns(samples),
             self.name if self.is_likelihood else None,
         )
-        fillers = {k: v.filler for k, v in self.fitted_values.items()}
-        self.set_fitted(samples.num_classes, **tables(rows, fillers))
+        found = tables(rows, self.fitted_values)
+        self.set_fitted(samples.num_classes, **found)
 
     def fit_column(self, samples: FittingData, *column: Any) -> tuple:
         """The row of one of the `columns` of samples, as `fit_columns` asks."""
@@ -181,10 +172,6 @@ class OneVsRest(Calibrator):
             yes, no = self.both_log_probs(features[..., 1:])
             return ops.concatenate([no, yes], axis=-1)
         return self.both_log_probs(features)[0]
-
-    def num_parameters(self, num_classes: int) -> int:
-        """Two, the least there are: the samples decide where a map bends."""
-        return 2
 
     def known_classes(self, sizes: Mapping[str, int]) -> int | None:
         """Number of classes of tables; one row is for two."""

@@ -72,7 +72,6 @@ class CompactLogits:
     sum_k exp(z_k / T) of all others at 21 values of T: 221 bytes. It computes
     the sum at any T between 0.5 and 4 from them, to 1e-5 of the whole for
     whatever logits. Logits of -inf are classes that are ruled out.
-    Derivation: docs/derivations.md, 'Compact logits'.
 
     Args:
         The constructor takes none. Class ids `(n, ...)` and logits
@@ -96,6 +95,9 @@ class CompactLogits:
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         section 4.2, https://arxiv.org/abs/1706.04599
     """
+
+    # What a calibrator asks of what it is fitted on.
+    from_logits = True
 
     def __init__(self) -> None:
         self._parts: list[_Part] = []
@@ -390,18 +392,10 @@ def log_sums(
 ) -> np.ndarray:
     """log sum_k exp(b (z_k - m)) at each node b, as steps to the next.
 
-    One exp of each logit serves all nodes, as they are products of powers.
-
-    Derivation: docs/derivations.md, 'Compact logits'.
-
-    Args:
-        logits: z `(n, k)`; -inf adds nothing.
-        start: m `(n,)`: no z that is not skipped exceeds it.
-        skip: Classes to leave out, `(n, m)`.
-
-    Returns:
-        The first logarithm and the differences of each from the one before,
-        float32 `(n, 21)`.
+    One exp of each logit z serves all nodes, as they are products of powers.
+    No z exceeds `start`, m, but for those to `skip`. Returns the first
+    logarithm and the differences of each from the one before, float32
+    `(n, 21)`.
     """
     count, num_classes = logits.shape
     width = min(num_classes, _CACHED)
@@ -470,10 +464,7 @@ def _weights(b: float) -> np.ndarray:
 
 
 def interpolated(steps: np.ndarray, b: float) -> tuple[Any, Any, Any]:
-    """sum_k exp(b z_k) and two derivatives by b, from `log_sums`, `(n,)`.
-
-    Derivation: docs/derivations.md, 'Compact logits'.
-    """
+    """sum_k exp(b z_k) and two derivatives by b, from `log_sums`, `(n,)`."""
     sums = np.exp(np.cumsum(steps.astype("float64"), axis=-1))
     found = sums @ _weights(b)
     return found[:, 0], found[:, 1], found[:, 2]

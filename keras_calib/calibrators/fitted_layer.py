@@ -1,6 +1,7 @@
 """The bases of layers that are fitted on held-out data."""
 
 import contextlib
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Self, TypedDict
@@ -10,18 +11,16 @@ import numpy as np
 from keras import ops
 from scipy.special import expit
 
-from keras_calib.backend.errors import invalid, value_error, warn
+from keras_calib.backend.errors import invalid, type_error, value_error, warn
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.progress import shows_progress
 from keras_calib.backend.traced import forget_constants, is_in_live_graph
-from keras_calib.calibrators.folds import check_folds
-from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.inputs.rows import check_call
 from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
 from keras_calib.numerics.results import call_text, html_facts
 from keras_calib.predictions.fitting import (
     FitsOnModel,
-    KindOptions,
     check_kind,
     given_rows,
 )
@@ -34,17 +33,10 @@ DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 class LayerOptions(TypedDict, total=False):
     """Options of Keras' layers that those of this library pass on."""
 
+    name: str | None
     trainable: bool
     dtype: Any
     from_logits: bool | None
-
-
-class FoldOptions(KindOptions, total=False):
-    """Options of `fit`, which explains them."""
-
-    num_folds: int
-    force: bool
-    verbose: str | int
 
 
 class FittedLayer(keras.layers.Layer):
@@ -76,8 +68,9 @@ class FittedLayer(keras.layers.Layer):
     def __init__(self, *, from_logits: bool | None = None, **kwargs: Any):
         if from_logits is not None:
             check_flag("from_logits", from_logits)
+        name = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
         # A half-precision policy would turn logits of 1e5 into infinity.
-        super().__init__(**{**kwargs, "dtype": "float32"})
+        super().__init__(**{"name": name, **kwargs, "dtype": "float32"})
         self._from_logits = from_logits
 
     def __call__(self, logits, *args, **kwargs):
@@ -88,6 +81,13 @@ class FittedLayer(keras.layers.Layer):
 
     def read_inputs(self, inputs: Any) -> Any:
         """Logits of any kind as an array or tensor; a list begins with them."""
+        if isinstance(inputs, Predictions):
+            raise type_error(
+                "`logits` must be outputs of a model: call the layer with "
+                "`p.outputs, from_logits=p.from_logits` of `Predictions`; "
+                "`calibrate(p)` of a calibrator gives calibrated ones",
+                logits=inputs,
+            )
         # Keras would drop the mask of a masked array.
         return as_numbers(inputs, "logits")
 
@@ -138,11 +138,8 @@ class FittedLayer(keras.layers.Layer):
 
         The variable of `x` is `self._x`, and None deletes it. If one has
         another shape than before, all are made anew, in the order of their
-        names: files identify variables by their order.
-
-        Args:
-            **values: All fitted values of the layer. An int32 array stays one,
-                anything else becomes float32.
+        names: files identify variables by their order. An int32 array stays
+        one, anything else becomes float32.
 
         Raises:
             ValueError: If shapes change while a compiled function, which would
@@ -232,6 +229,15 @@ class CalibratesPredictions(FittedLayer, FitsOnModel):
     def build(self, input_shape):
         self.check_fitted()
 
+    def read_inputs(self, inputs: Any) -> Any:
+        if isinstance(inputs, Predictions):
+            raise type_error(
+                "`logits` must be an array or tensor; `calibrate(p)` takes "
+                "`Predictions`",
+                logits="Predictions",
+            )
+        return super().read_inputs(inputs)
+
     def compute_output_shape(self, input_shape):
         return input_shape
 
@@ -286,7 +292,9 @@ class CalibratesPredictions(FittedLayer, FitsOnModel):
             RuntimeWarning: If the fit did not converge, or the folds find it
                 worse than no calibrator.
         """
-        check_folds(num_folds)
+        check_integer("num_folds", num_folds, 0)
+        if num_folds == 1:
+            raise value_error("`num_folds` must be 0, or >= 2", num_folds=1)
         given = self.given(
             labels,
             logits,

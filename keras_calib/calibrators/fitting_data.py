@@ -50,9 +50,7 @@ class FittingData(NamedTuple):
     logits: np.ndarray  # `(n, num_classes)`
     weight: np.ndarray | None = None  # None where all weigh 1
     valid: np.ndarray | None = None  # None where all count
-    # The image or sequence of each sample, int32, or how many samples each has;
-    # None where each sample is alone.
-    group: np.ndarray | int | None = None
+    group: np.ndarray | None = None  # image or sequence, int32; None: itself
 
     @property
     def num_classes(self) -> int:
@@ -68,8 +66,7 @@ class FittingData(NamedTuple):
 
     def rows(self, keep: np.ndarray) -> "FittingData":
         """A copy of some samples, by index or where `keep` is True."""
-        parts = (*self[:-1], self.groups())
-        return FittingData._make(x if x is None else x[keep] for x in parts)
+        return FittingData._make(x if x is None else x[keep] for x in self)
 
     def subsampled(self, size: int) -> "FittingData":
         """Valid samples at even distances, with about `size` logits."""
@@ -78,12 +75,6 @@ class FittingData(NamedTuple):
         if step <= 1:
             return self
         return self.rows(np.flatnonzero(counts)[::step])
-
-    def groups(self) -> np.ndarray | None:
-        """The image or sequence of each sample, int32."""
-        if isinstance(self.group, int):
-            return np.arange(len(self.logits), dtype="int32") // self.group
-        return self.group
 
     def effective_count(self) -> float:
         """Number of samples that the weights stand for.
@@ -252,5 +243,6 @@ def read_samples(
     group = None
     lead = shape_of(as_numbers(logits, "logits"))[:-1]
     if len(lead) > 1:
-        group = int(np.prod(lead[1:]))
+        images = np.arange(lead[0], dtype="int32")
+        group = np.repeat(images, len(outputs) // len(images))
     return FittingData(labels, outputs, read.weight, read.mask, group)

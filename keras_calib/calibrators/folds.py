@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid, value_error, warn
+from keras_calib.backend.errors import invalid, warn
 from keras_calib.backend.progress import tracked
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import has_error
 from keras_calib.formulas.proper import log_losses
-from keras_calib.inputs.checks import check_integer, generator
+from keras_calib.inputs.checks import generator
 from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.arrays import to_numpy
 
@@ -26,13 +26,6 @@ _SURELY, _ENOUGH = 3.0, 100
 _RULED_OUT = 50.0
 # Logits of a block, and for an estimate of the gain.
 _BLOCK, _SOME = 2**18, 2**19
-
-
-def check_folds(num_folds: int) -> None:
-    """Raises unless `num_folds` is 0 or >= 2."""
-    check_integer("num_folds", num_folds, 0)
-    if num_folds == 1:
-        raise value_error("`num_folds` must be 0, or >= 2", num_folds=num_folds)
 
 
 def unfitted_copy(calibrator: Any) -> Any:
@@ -53,7 +46,7 @@ def stratified_folds(
     random = generator(seed)
     counted = np.flatnonzero(samples.counts())
     fold = np.zeros(len(samples.logits), "int64")
-    alike = samples.groups()
+    alike = samples.group
     if alike is not None:
         groups, place = np.unique(alike[counted], return_inverse=True)
         fold[counted] = random.permutation(len(groups))[place] % num_folds
@@ -76,7 +69,7 @@ def mean_and_error(
     weight = samples.weights()[counts].astype("float64")
     mean = float(np.average(values, weights=weight))
     parts = weight * (values - mean)
-    alike = samples.groups()
+    alike = samples.group
     if alike is not None:
         parts = np.bincount(alike[counts], parts)
         square = parts @ parts
@@ -100,7 +93,7 @@ def is_harmful(changes: np.ndarray, samples: FittingData) -> bool:
 
 def num_units(samples: FittingData) -> int:
     """Number of images or sequences that count, or of samples."""
-    counts, alike = samples.counts(), samples.groups()
+    counts, alike = samples.counts(), samples.group
     return int(counts.sum()) if alike is None else len(np.unique(alike[counts]))
 
 

@@ -1,7 +1,4 @@
-"""Gaussian process calibration.
-
-TensorFlow Probability has the kernel, the Gaussians and their divergence.
-"""
+"""Gaussian process calibration, with the kernels of TensorFlow Probability."""
 
 import functools
 import math
@@ -20,12 +17,7 @@ from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.late import tensorflow_probability as tfp
 from keras_calib.backend.progress import tick
 from keras_calib.calibrators.affine import smoothed_log_probs, smoothing_of
-from keras_calib.calibrators.base import (
-    POSITIVE,
-    POSITIVE_SHARE,
-    Calibrator,
-    FittedValue,
-)
+from keras_calib.calibrators.base import Calibrator, FittedValue
 from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
@@ -152,17 +144,11 @@ class GaussianProcessCalibration(Calibrator):
     """
 
     needs_every_class = False
-    temperature = FittedValue("The fitted temperature.", within=POSITIVE)
-    uniform_share = FittedValue(
-        "The share s of uniform.", within=POSITIVE_SHARE
-    )
-    bounds = FittedValue("Least and largest u of the table.", 2)
-    offsets = FittedValue("Mean of g - u, `(num_knots,)`.", "num_knots")
-    deviations = FittedValue(
-        "Root of the covariance of g, `(rank, num_knots)`.",
-        "rank",
-        "num_knots",
-    )
+    temperature = FittedValue(rule="> 0 and finite")
+    uniform_share = FittedValue(rule="> 0 and <= 1")
+    bounds = FittedValue(2)
+    offsets = FittedValue("num_knots")
+    deviations = FittedValue("rank", "num_knots")
 
     def __init__(
         self,
@@ -173,7 +159,6 @@ class GaussianProcessCalibration(Calibrator):
         seed: int = 0,
         temperature: float | None = None,
         uniform_share: float | None = None,
-        name: str = "gaussian_process_calibration",
         **kwargs: Unpack[ProcessOptions],
     ):
         given, rest = taken(kwargs, ProcessOptions, LayerOptions)
@@ -181,14 +166,13 @@ class GaussianProcessCalibration(Calibrator):
         check_flag("average", average)
         check_integer("num_draws", num_draws, 2)
         check_integer("seed", seed, 0)
-        super().__init__(name=name, **rest)
+        super().__init__(**rest)
         self._keep(
             num_inducing_points=num_inducing_points,
             average=average,
             num_draws=num_draws,
             seed=seed,
         )
-        self._table_error: float | None = None
         self.set_known(
             temperature=temperature,
             uniform_share=uniform_share,
@@ -202,17 +186,17 @@ class GaussianProcessCalibration(Calibrator):
         if len(self.offsets) < 2:
             raise value_error("`offsets` must have two knots or more", knots=1)
 
-    @property
-    def table_error(self) -> float | None:
-        """Largest error of the table against g, in nats; None until `fit`."""
-        return self._table_error
-
     def fit_samples(self, samples: FittingData) -> None:
         # Where it is absent, the error names the extra that brings all.
         _ = tfp.math
         samples = supported_samples(samples)
         smoothing = smoothing_of(samples)
-        data = _block_of(samples, smoothing)
+        kept = samples.as_frequencies().subsampled(_MOST)
+        kept = kept.rows(kept.counts())
+        logits = kept.logits.astype("float64")
+        u = smoothed_log_probs(logits, **smoothing)
+        u[is_ruled_out(logits)] = _RULED_OUT
+        data = u, kept.soft_labels(), kept.weights()
         curve = _fit_curve(*data, self.num_inducing_points, self.name)
         low, high = curve.inducing[[0, -1]]
         offsets, deviations = curve.at(curve.knots(_NUM_KNOTS))
@@ -222,11 +206,6 @@ class GaussianProcessCalibration(Calibrator):
             offsets=offsets,
             deviations=deviations,
         )
-        # In float32, as the layer has it.
-        knots, offsets = curve.knots(_NUM_KNOTS), offsets.astype("float32")
-        between = curve.knots(8 * _NUM_KNOTS - 7)
-        gaps = np.interp(between, knots, offsets) - curve.at(between)[0]
-        self._table_error = float(np.abs(gaps).max())
 
     def map_logits(self, logits: Any) -> Any:
         if self.average:
@@ -265,11 +244,9 @@ class GaussianProcessCalibration(Calibrator):
         speak of the map alone: not of a shift of the data.
 
         Args:
-            logits: The model's outputs `(..., num_classes)`, or `(..., 1)` for
-                the second of two classes.
+            logits: The model's outputs, as in a call.
             level: Posterior probability of each interval, in (0, 1].
-            from_logits: Whether they are logits rather than probabilities;
-                None takes them as those of the fit.
+            from_logits: Whether they are logits, as in a call.
 
         Returns:
             Lower and upper ends, float32 arrays of the shape of `logits`.
@@ -302,10 +279,6 @@ class GaussianProcessCalibration(Calibrator):
         """The values of the curve at its inducing points, at most."""
         return float(self.num_inducing_points)
 
-    def num_parameters(self, num_classes: int) -> int:
-        """Two, the least there are: the prior holds the curve."""
-        return 2
-
     def _look_up(self, u: Any, table: Any) -> Any:
         """Rows of a table, linear between knots, constant beyond them."""
         last = table.shape[0] - 1
@@ -320,18 +293,6 @@ class GaussianProcessCalibration(Calibrator):
         before = ops.take(table, left, axis=0)
         after = ops.take(table, left + 1, axis=0)
         return before + share * (after - before)
-
-
-def _block_of(
-    samples: FittingData, smoothing: dict[str, Any]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """u, soft labels and weights of samples, at most `_MOST` logits."""
-    kept = samples.as_frequencies().subsampled(_MOST)
-    kept = kept.rows(kept.counts())
-    logits = kept.logits.astype("float64")
-    u = smoothed_log_probs(logits, **smoothing)
-    u[is_ruled_out(logits)] = _RULED_OUT
-    return u, kept.soft_labels(), kept.weights()
 
 
 def _fit_curve(

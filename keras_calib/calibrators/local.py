@@ -1,10 +1,8 @@
-"""Local temperature scaling.
-
-A tree of convolutions gives each pixel a temperature. Its leaves are filters
-of the logits; gates, which are filters too, mix them level by level.
-"""
+"""Local temperature scaling: a tree of convolutions over the logits."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, NamedTuple, Unpack
 
 import keras
@@ -15,7 +13,7 @@ from scipy.stats import t
 from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.progress import tick
-from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
+from keras_calib.calibrators.base import Calibrator, FittedValue
 from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData, read_predictions
 from keras_calib.calibrators.separation import supported_samples
@@ -39,25 +37,6 @@ _ONE = math.log(math.e - 1.0)
 _FLOOR = 1e-3
 # Confidence, one-sided, that a tree is better than the global temperature.
 _SURE = 0.95
-# Spread of the filters of gates at the start, of standardised logits.
-_GATES = 1.0
-
-
-class TreeShape(NamedTuple):
-    """Shape of the tree: levels, size and dilation of its filters."""
-
-    depth: int
-    kernel_size: int
-    dilation_rate: int
-
-    @property
-    def leaves(self) -> int:
-        """Number of filters of the logits whose values are mixed."""
-        return 2**self.depth
-
-    def channels(self, use_image: bool) -> int:
-        """Filters of the logits: leaves, gates, and a gate of the image."""
-        return 2 * self.leaves - 1 + int(use_image)
 
 
 class _TreeWeights(NamedTuple):
@@ -86,19 +65,14 @@ class _DenseData(NamedTuple):
         return _DenseData._make(x if x is None else x[part] for x in self)
 
 
-class TrainingOptions(LayerOptions, total=False):
-    """How filters are trained."""
+class TreeOptions(LayerOptions, total=False):
+    """How filters are trained, or their values if you know them."""
 
     validation_fraction: Annotated[float, 0.2]
     learning_rate: Annotated[float, 0.003]
     batch_size: Annotated[int, 4]
     epochs: Annotated[int, 100]
     patience: Annotated[int, 10]
-
-
-class TreeOptions(TrainingOptions, total=False):
-    """How filters are trained, or their values if you know them."""
-
     kernel: Any
     bias: Any
     image_kernel: Any
@@ -174,15 +148,11 @@ class LocalTemperatureScaling(Calibrator):
     """
 
     needs_every_class = False
-    temperature = FittedValue("The fitted T_0.", within=POSITIVE)
-    kernel = FittedValue(
-        "Filters of the logits.", "size", "size", "num_classes", "filters"
-    )
-    bias = FittedValue("Biases of these filters.", "filters")
-    image_kernel = FittedValue(
-        "Filter of the image.", "size", "size", "channels", 1
-    )
-    image_bias = FittedValue("Bias of that filter.", 1)
+    temperature = FittedValue(rule="> 0 and finite")
+    kernel = FittedValue("size", "size", "num_classes", "filters")
+    bias = FittedValue("filters")
+    image_kernel = FittedValue("size", "size", "channels", 1)
+    image_bias = FittedValue(1)
 
     def __init__(
         self,
@@ -194,11 +164,11 @@ class LocalTemperatureScaling(Calibrator):
         penalty: float = 20.0,
         seed: int = 0,
         temperature: float | None = None,
-        name: str = "local_temperature_scaling",
         **kwargs: Unpack[TreeOptions],
     ):
-        given, rest = taken(kwargs, TreeOptions, TrainingOptions)
-        training, rest = taken(rest, TrainingOptions, LayerOptions)
+        training, rest = taken(kwargs, TreeOptions, LayerOptions)
+        _, *others = self.fitted_values
+        given = {k: vars(training).pop(k) for k in others}
         check_flag("use_image", use_image)
         check_integer("depth", depth, 0)
         check_integer("kernel_size", kernel_size, 1)
@@ -213,7 +183,7 @@ class LocalTemperatureScaling(Calibrator):
         check_at_least("penalty", penalty, 0.0)
         check_above("learning_rate", training.learning_rate, 0.0)
         check_integer("seed", seed, 0)
-        super().__init__(name=name, **rest)
+        super().__init__(**rest)
         self._keep(
             use_image=use_image,
             depth=depth,
@@ -223,16 +193,19 @@ class LocalTemperatureScaling(Calibrator):
             seed=seed,
             **vars(training),
         )
-        self.tree = TreeShape(depth, kernel_size, dilation_rate)
         if not use_image:
             names = ("temperature", "kernel", "bias")
             self.fitted_values = {k: self.fitted_values[k] for k in names}
-        filters = self.tree.channels(use_image)
         self.set_known(
-            {"size": kernel_size, "filters": filters},
+            {"size": kernel_size, "filters": self.num_filters},
             temperature=temperature,
-            **vars(given),
+            **given,
         )
+
+    @property
+    def num_filters(self) -> int:
+        """Filters of the logits: leaves, gates, and a gate of the image."""
+        return 2 ** (self.depth + 1) - 1 + int(self.use_image)
 
     def given(
         self, labels: Any, logits: Any = None, **options: Any
@@ -276,25 +249,10 @@ class LocalTemperatureScaling(Calibrator):
         found = {k: v for k, v in weights._asdict().items() if v is not None}
         self.set_fitted(samples.num_classes, temperature=temperature, **found)
 
-    def fit_samples(self, samples: FittingData) -> None:
-        raise value_error(
-            "`LocalTemperatureScaling` is fitted on images, by `fit` or "
-            "`fit_on`; compare it with others on images of their own",
-            samples=len(samples.logits),
-        )
-
     def call(self, inputs, *, from_logits=None):
-        """Calibrates logits, or the logits of probabilities.
+        """Calibrates outputs of images, or with `use_image` `(outputs, image)`.
 
-        Args:
-            inputs: The model's outputs `(batch, height, width, num_classes)`,
-                or `(batch, height, width, 1)` for the second of two classes.
-                With `use_image`: `(outputs, image)`.
-            from_logits: Whether the outputs are logits, not probabilities;
-                None takes them as those of the fit.
-
-        Returns:
-            Calibrated logits of the shape of the outputs, float32.
+        Otherwise as `Calibrator.call`.
         """
         self.check_fitted()
         logits, image = self._maps(inputs)
@@ -308,8 +266,7 @@ class LocalTemperatureScaling(Calibrator):
         """Temperature of each pixel `(batch, height, width)`.
 
         Use it to see where the segmenter was overconfident. The arguments are
-        those of a call: `inputs` are the outputs of all classes or of one
-        channel, with `use_image` `(outputs, image)`.
+        those of a call.
         """
         self.check_fitted()
         outputs, image = self._maps(inputs)
@@ -322,22 +279,20 @@ class LocalTemperatureScaling(Calibrator):
     def num_parameters(self, num_classes: int) -> int:
         """Number of parameters, without the filter of the image."""
         area = self.kernel_size**2
-        filters = self.tree.channels(self.use_image)
-        return 1 + filters * (area * num_classes + 1)
+        return 1 + self.num_filters * (area * num_classes + 1)
 
     def _temperatures(self, logits: Any, image: Any) -> Any:
         found = [getattr(self, "_" + name) for name in self.fitted_values]
         if image is not None:
             image = ops.cast(image, "float32")
         weights = _TreeWeights(*found[1:])
-        share = tree_temperature(filled(logits), image, weights, self.tree)
+        share = tree_temperature(filled(logits), image, weights, self)
         return found[0] * share
 
     def read_inputs(self, inputs: Any) -> Any:
-        is_pair = isinstance(inputs, list | tuple) and len(inputs) == 2
-        if not self.use_image:
+        if not self.use_image or isinstance(inputs, Predictions):
             return super().read_inputs(inputs)
-        if not is_pair:
+        if not (isinstance(inputs, list | tuple) and len(inputs) == 2):
             raise value_error(
                 "`logits` must be the pair (logits, image), as `use_image` is "
                 "True; to export it, export "
@@ -345,8 +300,7 @@ class LocalTemperatureScaling(Calibrator):
                 "`from_logits=True`",
                 logits=type(inputs).__name__,
             )
-        names = ("logits", "image")
-        return [as_numbers(x, k) for x, k in zip(inputs, names, strict=True)]
+        return [as_numbers(inputs[0], "logits"), as_numbers(inputs[1], "image")]
 
     def inputs_of(self, part: Predictions, outputs: Any) -> Any:
         return [outputs, _image_of(part)] if self.use_image else outputs
@@ -390,28 +344,28 @@ def _image_of(part: Predictions) -> np.ndarray:
 
 
 def tree_temperature(
-    logits: Any, image: Any, weights: _TreeWeights, shape: TreeShape
+    logits: Any, image: Any, weights: _TreeWeights, how: LocalTemperatureScaling
 ) -> Any:
     """Temperature of each pixel `(batch, height, width, 1)`, of mean 1."""
-    maps = _filtered(logits, weights.kernel, shape) + weights.bias
-    values, gates = maps[..., : shape.leaves], maps[..., shape.leaves :]
-    gates, used = ops.sigmoid(gates), 0
-    for level in reversed(range(shape.depth)):
+    maps = _filtered(logits, weights.kernel, how.dilation_rate) + weights.bias
+    leaves = 2**how.depth
+    values, gates, used = maps[..., :leaves], ops.sigmoid(maps[..., leaves:]), 0
+    for level in reversed(range(how.depth)):
         count = 2**level
         gate = gates[..., used : used + count]
         values = gate * values[..., :count] + (1.0 - gate) * values[..., count:]
         used += count
     if image is not None:
-        of_image = _filtered(image, weights.image_kernel, shape)
+        of_image = _filtered(image, weights.image_kernel, how.dilation_rate)
         gate = gates[..., used:]
         values = gate * values + (1.0 - gate) * (of_image + weights.image_bias)
     return ops.maximum(ops.softplus(values + _ONE), _FLOOR)
 
 
 @exact_products
-def _filtered(x: Any, kernel: Any, shape: TreeShape) -> Any:
+def _filtered(x: Any, kernel: Any, dilation_rate: int) -> Any:
     """Filters over pixels; beyond the edge the outermost ones go on."""
-    reach = shape.dilation_rate * (shape.kernel_size // 2)
+    reach = dilation_rate * (kernel.shape[0] // 2)
     if reach:
         first, last = [x[:, :1]] * reach, [x[:, -1:]] * reach
         x = ops.concatenate([*first, x, *last], axis=1)
@@ -422,29 +376,27 @@ def _filtered(x: Any, kernel: Any, shape: TreeShape) -> Any:
         kernel,
         padding="valid",
         data_format="channels_last",
-        dilation_rate=shape.dilation_rate,
+        dilation_rate=dilation_rate,
     )
 
 
 def start_weights(
-    shape: TreeShape, num_classes: int, num_channels: int | None, seed: int
+    how: LocalTemperatureScaling, num_classes: int, num_channels: int = 0
 ) -> _TreeWeights:
     """Leaves of zero, which give 1 everywhere, and random gates.
 
     With equal gates all leaves would stay equal.
     """
-    rng = np.random.default_rng(seed)
-    outputs = shape.channels(num_channels is not None)
-    size = (shape.kernel_size, shape.kernel_size)
-    kernel = rng.normal(size=(*size, num_classes, outputs))
-    kernel *= _GATES / math.sqrt(kernel[..., 0].size)
-    kernel[..., : shape.leaves] = 0.0
-    bias = np.zeros(outputs)
-    if num_channels is None:
-        return _TreeWeights(kernel, bias)
-    return _TreeWeights(
-        kernel, bias, np.zeros((*size, num_channels, 1)), np.zeros(1)
-    )
+    rng = np.random.default_rng(how.seed)
+    size = (how.kernel_size, how.kernel_size)
+    kernel = rng.normal(size=(*size, num_classes, how.num_filters))
+    kernel /= math.sqrt(kernel[..., 0].size)
+    kernel[..., : 2**how.depth] = 0.0
+    weights = _TreeWeights(kernel, np.zeros(how.num_filters))
+    if not how.use_image:
+        return weights
+    image_kernel = np.zeros((*size, num_channels, 1))
+    return weights._replace(image_kernel=image_kernel, image_bias=np.zeros(1))
 
 
 def _train_tree(
@@ -461,20 +413,26 @@ def _train_tree(
     training = _Batches(data, order[held:], how.batch_size, how.seed)
     held_out = _Batches(data, order[:held], how.batch_size)
     everything = _Batches(data, np.arange(count), how.batch_size)
-    channels = None if data.image is None else data.image.shape[-1]
-    start = start_weights(how.tree, data.logits.shape[-1], channels, how.seed)
+    start = start_weights(how, *(x.shape[-1] for x in data.inputs))
     pixels = max(int(np.count_nonzero(data.weight[order[held:]])), 1)
     ridge = keras.regularizers.L2(0.5 * how.penalty / pixels)
-    tree = _Tree(start, how.tree, temperature, data, ridge)
-    model = _compiled(tree, data, how.learning_rate)
-    before = everything.losses(model)
+    share = partial(tree_temperature, how=how)
+    tree = _Tree(start, share, temperature, data, ridge)
+    soft = "" if data.labels.ndim == 4 else "Sparse"
+    name, options = f"{soft}CategoricalCrossentropy", {"from_logits": True}
+    # The loss of an epoch has the ridge, the metric has not.
+    nll = getattr(keras.metrics, name)(name="nll", **options)
+    loss = getattr(keras.losses, name)(**options)
+    adam = keras.optimizers.Adam(how.learning_rate)
+    tree.compile(adam, loss, weighted_metrics=[nll])
+    before = everything.losses(tree)
     stop = keras.callbacks.EarlyStopping(
         "val_nll", mode="min", patience=how.patience, restore_best_weights=True
     )
     seen = keras.callbacks.LambdaCallback(
         on_batch_end=lambda batch, logs=None: tick()
     )
-    model.fit(
+    tree.fit(
         training,
         epochs=how.epochs,
         validation_data=held_out,
@@ -482,7 +440,7 @@ def _train_tree(
         callbacks=[stop, seen],
         verbose=0,
     )
-    gains = before - everything.losses(model)
+    gains = before - everything.losses(tree)
     left_out = gains[order[:held]]
     error = left_out.std(ddof=1) / np.sqrt(held)
     clear = left_out.mean() > t.ppf(_SURE, held - 1) * error
@@ -491,40 +449,19 @@ def _train_tree(
     return start
 
 
-def _compiled(
-    tree: keras.layers.Layer, data: _DenseData, learning_rate: float
-) -> keras.Model:
-    inputs = [
-        keras.Input((None, None, x.shape[-1]), name=f"tree_input_{i}")
-        for i, x in enumerate(data.inputs)
-    ]
-    model = keras.Model(inputs, tree(inputs), name="local_temperatures")
-    name = "CategoricalCrossentropy"
-    name = name if data.labels.ndim == 4 else f"Sparse{name}"
-    # The loss of an epoch has the ridge, the metric has not.
-    model.compile(
-        keras.optimizers.Adam(learning_rate),
-        loss=getattr(keras.losses, name)(from_logits=True),
-        weighted_metrics=[
-            getattr(keras.metrics, name)(from_logits=True, name="nll")
-        ],
-    )
-    return model
-
-
-class _Tree(keras.layers.Layer):
+class _Tree(keras.Model):
     """Logits by the temperatures of a tree, of standardised inputs."""
 
     def __init__(
         self,
         start: _TreeWeights,
-        shape: TreeShape,
+        share: Callable,
         temperature: float,
         data: _DenseData,
         ridge: keras.regularizers.Regularizer,
     ):
         super().__init__(dtype="float32", name="tree")
-        self.tree_shape, self.temperature = shape, temperature
+        self.share, self.temperature = share, temperature
         self.scales = [_scale(x, data.weight) for x in data.inputs]
         self.filters = []
         for i, value in enumerate(start):
@@ -544,12 +481,8 @@ class _Tree(keras.layers.Layer):
             for x, (mean, scale) in zip(inputs, self.scales, strict=True)
         ]
         image = standard[1] if len(standard) > 1 else None
-        weights = _TreeWeights(*self.filters)
-        share = tree_temperature(standard[0], image, weights, self.tree_shape)
+        share = self.share(standard[0], image, _TreeWeights(*self.filters))
         return inputs[0] / (self.temperature * share)
-
-    def compute_output_shape(self, input_shape):
-        return input_shape[0]
 
     def weights_of_logits(self) -> _TreeWeights:
         """Filters of inputs as they are, which hold their scales."""
@@ -628,10 +561,8 @@ def _images_of(samples: FittingData, lead: tuple, image: Any) -> _DenseData:
     weight = weight / weight.mean()
     if samples.labels.ndim == 2:
         labels = samples.soft_labels().astype("float32")
-        labels = labels.reshape(*lead, -1)
     else:
         labels = np.where(weight > 0, samples.labels, 0).astype("int32")
-        labels = labels.reshape(lead)
     if image is not None:
         image = to_numpy(image, "float32")
         if not np.isfinite(image).all():
@@ -640,7 +571,7 @@ def _images_of(samples: FittingData, lead: tuple, image: Any) -> _DenseData:
                 not_finite=int(np.sum(~np.isfinite(image))),
             )
     return _DenseData(
-        labels,
+        labels.reshape(*lead, *labels.shape[1:]),
         logits.reshape(*lead, -1),
         weight.astype("float32").reshape(lead),
         image,

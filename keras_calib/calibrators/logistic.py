@@ -1,8 +1,4 @@
-"""Affine, quadratic and beta calibration: logistic fits to log-odds.
-
-They have up to three coefficients, for which Newton's steps are few; the fits
-of `affine_solver` have thousands.
-"""
+"""Affine, quadratic and beta calibration: logistic fits to log-odds."""
 
 import math
 from collections.abc import Callable
@@ -63,11 +59,11 @@ class _LogOddsScaling(OneVsRest):
 class _Polynomial(_LogOddsScaling):
     """Abstract: a polynomial of the log-odds, with a ridge."""
 
-    def __init__(self, *, penalty: float | None, name: str, **kwargs: Any):
+    def __init__(self, *, penalty: float | None, **kwargs: Any):
         if penalty is not None:
             check_above("penalty", penalty, 0.0)
             penalty = float(penalty)
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self._keep(penalty=penalty)
 
     def ridge(self, samples: FittingData) -> float:
@@ -118,17 +114,16 @@ class AffineScaling(_Polynomial):
         fit does so only for separated classes, and the penalty keeps b small.
     """
 
-    coefficients = FittedValue("The fitted a, b of each class.", ROWS, 2)
+    coefficients = FittedValue(ROWS, 2)
 
     def __init__(
         self,
         *,
         penalty: float | None = 1.0,
         coefficients: Any = None,
-        name: str = "affine_scaling",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(penalty=penalty, name=name, **kwargs)
+        super().__init__(penalty=penalty, **kwargs)
         self.set_known(coefficients=coefficients)
 
     def fit_column(self, samples: FittingData, *column: Any) -> tuple:
@@ -186,10 +181,8 @@ class QuadraticScaling(_Polynomial):
         parabola beyond the data.
     """
 
-    coefficients = FittedValue("The fitted a, b, c of each class.", ROWS, 3)
-    ends = FittedValue(
-        "Least and largest s of each parabola.", ROWS, 2, ascends=True
-    )
+    coefficients = FittedValue(ROWS, 3)
+    ends = FittedValue(ROWS, 2, ascends=True)
 
     def __init__(
         self,
@@ -198,11 +191,10 @@ class QuadraticScaling(_Polynomial):
         monotone: bool = False,
         coefficients: Any = None,
         ends: Any = None,
-        name: str = "quadratic_scaling",
         **kwargs: Unpack[LayerOptions],
     ):
         check_flag("monotone", monotone)
-        super().__init__(penalty=penalty, name=name, **kwargs)
+        super().__init__(penalty=penalty, **kwargs)
         self._keep(monotone=bool(monotone))
         if coefficients is not None and ends is None:
             rows = len(np.atleast_1d(coefficients))
@@ -299,19 +291,18 @@ class BetaCalibration(_LogOddsScaling):
         is rightly confident.
     """
 
-    coefficients = FittedValue("The fitted a, b, c of each class.", ROWS, 3)
+    coefficients = FittedValue(ROWS, 3)
 
     def __init__(
         self,
         *,
         clip: float = 0.0,
         coefficients: Any = None,
-        name: str = "beta_calibration",
         **kwargs: Unpack[LayerOptions],
     ):
         check_at_least("clip", clip, 0.0)
         check_at_most("clip", clip, 0.499)
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self._keep(clip=float(clip))
         self.set_known(coefficients=coefficients)
 
@@ -358,8 +349,7 @@ def least_polynomial(
     """
 
     def features(s: np.ndarray) -> np.ndarray:
-        rows = [s, np.ones_like(s)][:size]
-        return np.stack([*rows, s * s] if size > 2 else rows)
+        return np.stack([s, np.ones_like(s), s * s][:size])
 
     start = np.array([_typical_slope(column[0]), 0.0, 0.0])
     penalty = np.array([0.0, ridge, ridge])
@@ -375,18 +365,31 @@ def _least_logistic(
 ) -> tuple[np.ndarray, float]:
     """Coefficients of least mean NLL + sum penalty c^2, and this value.
 
-    Newton's method with halved steps, in float64. It warns if it does not
-    converge.
-
-    Args:
-        features: Maps scores `(n,)` to features `(size, n)`.
-        column: Scores, shares of the second class in [0, 1], and weights or
-            None, `(n,)`.
-        start: The coefficients `(size,)` to start from.
-        penalty: Strength for each coefficient `(size,)`, or for all.
-        what: Name of the fit in warnings.
+    Newton's method with halved steps, in float64, from `start`: it takes few
+    for up to three coefficients. `features` map scores `(n,)` to `(size, n)`.
+    The column is scores, shares of the second class, and weights or None.
     """
-    sums = partial(_sums, features, column, penalty)
+    scores, labels, weight = column
+
+    def sums(point: np.ndarray) -> tuple:
+        loss, slope, curvature, mass = 0.0, 0.0, 0.0, 0.0
+        for first in range(0, len(scores), _ROWS):
+            part = slice(first, first + _ROWS)
+            x, y = features(scores[part].astype("float64")), labels[part]
+            w = np.ones(len(y)) if weight is None else weight[part]
+            z = point @ x
+            q = sigmoid(z)
+            loss = loss + w @ (_softplus(z) - y * z)
+            slope = slope + x @ (w * (q - y))
+            curvature = curvature + (x * (w * q * (1.0 - q))) @ x.T
+            mass = mass + w.sum()
+        ridge = np.broadcast_to(2.0 * penalty, len(point))
+        return (
+            loss / mass + np.sum(penalty * point**2),
+            slope / mass + ridge * point,
+            curvature / mass + np.diag(ridge),
+        )
+
     found = np.array(start, "float64")
     loss, slope, curvature = sums(found)
     for _ in range(_STEPS):
@@ -417,29 +420,3 @@ def _typical_slope(log_odds: np.ndarray) -> float:
 def _softplus(x: np.ndarray) -> np.ndarray:
     """log(1 + e^x), faster than NumPy's `logaddexp`."""
     return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
-
-
-def _sums(
-    features: Callable[[np.ndarray], np.ndarray],
-    column: tuple,
-    penalty: np.ndarray | float,
-    point: np.ndarray,
-) -> tuple:
-    """Mean NLL and penalty, their gradient and Hessian, by blocks."""
-    scores, labels, weight = column
-    loss, slope, curvature, mass = 0.0, 0.0, 0.0, 0.0
-    for start in range(0, len(scores), _ROWS):
-        part = slice(start, start + _ROWS)
-        x, y = features(scores[part].astype("float64")), labels[part]
-        w = np.ones(len(y)) if weight is None else weight[part]
-        z = point @ x
-        q = sigmoid(z)
-        loss = loss + w @ (_softplus(z) - y * z)
-        slope = slope + x @ (w * (q - y))
-        curvature = curvature + (x * (w * q * (1.0 - q))) @ x.T
-        mass = mass + w.sum()
-    return (
-        loss / mass + np.sum(penalty * point**2),
-        slope / mass + 2.0 * penalty * point,
-        curvature / mass + np.diag(np.broadcast_to(2.0 * penalty, len(point))),
-    )

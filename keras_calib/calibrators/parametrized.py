@@ -1,8 +1,4 @@
-"""Parametrized temperature scaling.
-
-L-BFGS minimises the mean loss of all samples plus a ridge, in float64. Samples
-come in an order of their own, so that the form of the data changes nothing.
-"""
+"""Parametrized temperature scaling: a small network gives T."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Unpack
@@ -15,7 +11,7 @@ from scipy.optimize import minimize
 from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.progress import tick
-from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
+from keras_calib.calibrators.base import Calibrator, FittedValue
 from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
@@ -127,13 +123,13 @@ class ParametrizedTemperatureScaling(Calibrator):
     """
 
     needs_every_class = False
-    temperature = FittedValue("The fitted T_0.", within=POSITIVE)
-    kernel_1 = FittedValue("Weights of the first layer.", "inputs", "units")
-    bias_1 = FittedValue("Biases of the first layer.", "units")
-    kernel_2 = FittedValue("Weights of the second layer.", "units", "units")
-    bias_2 = FittedValue("Biases of the second layer.", "units")
-    kernel_3 = FittedValue("Weights of the output.", "units")
-    bias_3 = FittedValue("Bias of the output.")
+    temperature = FittedValue(rule="> 0 and finite")
+    kernel_1 = FittedValue("inputs", "units")
+    bias_1 = FittedValue("units")
+    kernel_2 = FittedValue("units", "units")
+    bias_2 = FittedValue("units")
+    kernel_3 = FittedValue("units")
+    bias_3 = FittedValue()
 
     def __init__(
         self,
@@ -144,7 +140,6 @@ class ParametrizedTemperatureScaling(Calibrator):
         penalty: float = 20.0,
         seed: int = 0,
         temperature: float | None = None,
-        name: str = "parametrized_temperature_scaling",
         **kwargs: Unpack[NetworkOptions],
     ):
         given, rest = taken(kwargs, NetworkOptions, LayerOptions)
@@ -153,7 +148,7 @@ class ParametrizedTemperatureScaling(Calibrator):
         check_integer("units", units, 1)
         check_at_least("penalty", penalty, 0.0)
         check_integer("seed", seed, 0)
-        super().__init__(name=name, **rest)
+        super().__init__(**rest)
         self._keep(
             objective=objective,
             num_inputs=num_inputs,
@@ -229,11 +224,8 @@ def _fitted_network(
     samples: FittingData, how: ParametrizedTemperatureScaling
 ) -> tuple[float, _Network]:
     """T of all samples, and the network, for inputs as they are."""
-    read, objective, units = (
-        supported_samples(samples),
-        how.objective,
-        how.units,
-    )
+    objective, units = how.objective, how.units
+    read = supported_samples(samples)
     if read is not samples:
         samples, objective = read, "nll"
     temperature = optimal_temperature(samples, objective)
@@ -282,7 +274,10 @@ def _start(shapes: list, rng: np.random.Generator) -> _Network:
 
 
 def _in_order(samples: FittingData) -> FittingData:
-    """Valid samples with sorted logits, equal ones once, in a fixed order."""
+    """Valid samples with sorted logits, equal ones once, in a fixed order.
+
+    The form of the data then changes nothing of what L-BFGS finds.
+    """
     samples = samples.rows(np.flatnonzero(samples.counts()))
     places = np.argsort(-samples.logits, axis=-1, kind="stable")
     logits = np.take_along_axis(samples.logits, places, axis=-1)

@@ -63,7 +63,6 @@ class PriorCorrection(Calibrator):
         target: Any,
         *,
         calibrator: Calibrator | None = None,
-        name: str = "prior_correction",
         **kwargs: Unpack[LayerOptions],
     ):
         source = read_prior("source", source)
@@ -97,7 +96,7 @@ class PriorCorrection(Calibrator):
                 classes=len(source),
                 classes_of_calibrator=known,
             )
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self.source = source
         self.target = target
         self.calibrator = calibrator
@@ -124,13 +123,9 @@ class PriorCorrection(Calibrator):
             self.calibrator._fitted = value
 
     def fit(self, *data: Any, **options: Any) -> Self:
-        """Fits the calibrator on data of the source, and returns self.
+        """Fits the calibrator on data of the source, as it does itself.
 
-        The priors stay. Arguments, errors and warnings are those of `fit` of
-        the calibrator.
-
-        Raises:
-            RuntimeError: If there is no calibrator.
+        Raises RuntimeError if there is none. The priors stay.
         """
         if self.calibrator is None:
             raise RuntimeError(

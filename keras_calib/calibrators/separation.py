@@ -18,9 +18,7 @@ _RULED_OUT = 1e4
 NO_OTHER = 1e18
 
 
-def supported_samples(
-    samples: FittingData, *, tell: bool = True
-) -> FittingData:
+def supported_samples(samples: FittingData) -> FittingData:
     """The samples, with smoothed labels and a warning if none is wrong.
 
     The likelihood of a temperature then has no optimum. It costs a look at
@@ -29,7 +27,7 @@ def supported_samples(
     if has_error(samples):
         return samples
     smoothed = _smoothed(samples)
-    if tell and smoothed is not samples:
+    if smoothed is not samples:
         warn(
             invalid(
                 "The data have no optimal temperature, as the model classifies "
@@ -46,16 +44,17 @@ def supported_samples(
 
 def has_error(samples: FittingData) -> bool:
     """Whether a label that counts is below the largest logit, or is soft."""
-    return any(_is_below(block).any() for block in samples.blocks())
-
-
-def _is_below(block: FittingData) -> np.ndarray:
-    z, ids = block.logits, hard_labels(block.labels)
-    row = np.arange(len(z))
-    below = z[row, ids] < z.max(axis=-1)
-    if block.labels.ndim == 2:
-        below |= block.soft_labels()[row, ids] < 1.0
-    return below if block.weight is None else below & (block.weight > 0)
+    for block in samples.blocks():
+        z, ids = block.logits, hard_labels(block.labels)
+        row = np.arange(len(z))
+        below = z[row, ids] < z.max(axis=-1)
+        if block.labels.ndim == 2:
+            below |= block.soft_labels()[row, ids] < 1.0
+        if block.weight is not None:
+            below &= block.weight > 0
+        if below.any():
+            return True
+    return False
 
 
 def _smoothed(samples: FittingData) -> FittingData:

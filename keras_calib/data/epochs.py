@@ -75,32 +75,12 @@ def shuffled_epochs(
     epochs: int | None = None,
     first_epoch: int = 0,
 ) -> Any:
-    """Shuffles a data set anew for each epoch, reproducibly.
+    """The epochs of a data set, one after the other, each shuffled anew.
 
-    Use it to resume training in the same order: it depends on seed and epoch
-    only, so a run that resumes with `first_epoch` sees the data of an
-    uninterrupted one.
-
-    Args:
-        dataset: A `tf.data.Dataset` in an order that does not change.
-        one_epoch: Function of the number of an epoch, int64, and the shuffled
-            data set to the data set of that epoch. By default it has pairs
-            `(epoch, element)`.
-        seed: An integer.
-        buffer_size: Number of elements held while shuffling. The order is
-            fully random if the data set has no more.
-        epochs: Number of epochs; None makes an endless data set.
-        first_epoch: Number of the first epoch.
-
-    Returns:
-        A `tf.data.Dataset` of the epochs, one after the other.
-
-    Raises:
-        ValueError: If a number is out of its range.
-
-    Reference:
-        TensorFlow, tf.data.Dataset.shuffle,
-        https://www.tensorflow.org/api_docs/python/tf/data/Dataset#shuffle
+    `one_epoch` maps the number of an epoch, int64, and the shuffled data set to
+    the data set of that epoch. The order depends on seed and epoch only, so
+    that a run that resumes with `first_epoch` sees the data of one that was not
+    interrupted. `epochs=None` makes an endless data set.
     """
     check_integer("seed", seed)
     check_integer("buffer_size", buffer_size, 1)
@@ -236,9 +216,8 @@ class EpochBatches(keras.utils.PyDataset):
         super().__init__()
         self._x = data if _is_structure(data) else np.asarray(data)
         self._y = np.asarray(labels)
-        self._weight = sample_weight
-        if sample_weight is not None:
-            self._weight = np.asarray(sample_weight)
+        weight = sample_weight
+        self._weight = None if weight is None else np.asarray(weight)
         self._seed = seed
         self._epoch = 0
         # Batches read in the current pass, None outside of one, and whether a

@@ -13,13 +13,11 @@ from keras_calib.data.examples import require, shard
 from keras_calib.data.validity import (
     BOX_RULE,
     Cleaning,
-    Tally,
     bad_boxes,
-    check_policies,
     clean,
+    policies,
 )
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.options import filled
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif"}
 
@@ -70,8 +68,7 @@ def from_folder(
         Everingham et al., The PASCAL Visual Object Classes Challenge, IJCV
         2010, https://doi.org/10.1007/s11263-009-0275-4
     """
-    how = filled("from_folder", cleaning, Cleaning)
-    check_policies(how.without_boxes, how.on_error)
+    how = policies("from_folder", cleaning, Cleaning)
     check_in("labels", labels, (None, "folder"))
     check_in("first_pixel", first_pixel, (0, 1))
     images, annotations = Path(images), Path(annotations)
@@ -102,8 +99,7 @@ def from_folder(
     row_of, class_names, at = read_annotations(
         used,
         class_names,
-        on_error=how.on_error,
-        tally=how.tally,
+        how,
         first_pixel=first_pixel,
         # If folders name the classes, objects may have other names.
         required=labels is None,
@@ -135,12 +131,8 @@ def from_folder(
         return {**example, "image": image, **at(row)}
 
     dataset = tf.data.Dataset.from_tensor_slices(columns)
-    dataset = clean(
-        shard(dataset, input_context).map(load, tf.data.AUTOTUNE),
-        without_boxes=how.without_boxes,
-        on_error=how.on_error,
-        tally=how.tally,
-    )
+    dataset = shard(dataset, input_context).map(load, tf.data.AUTOTUNE)
+    dataset = clean(dataset, how)
     dataset.class_names = class_names
     return dataset
 
@@ -152,20 +144,18 @@ NO_FILE = 0
 def read_annotations(
     paths: Sequence[Path],
     class_names: Sequence[str] | None,
+    how: Any,
     *,
-    on_error: str,
-    tally: Tally | None,
     first_pixel: int = 0,
     required: bool = True,
 ) -> tuple[dict[Path, int], list[str], Callable[[Any], dict]]:
     """Reads Pascal VOC files; objects of unknown names are left out.
 
-    If `required`, some object must have a name among `class_names`.
-
-    Returns:
-        The row of each file, the names of the classes in the order of their
-        ids, and a function from a row to `boxes`, `box_labels`, `image_size`.
+    If `required`, some object must have a name among `class_names`. Returns
+    the row of each file, the names of the classes in the order of their ids,
+    and a function from a row to `boxes`, `box_labels` and `image_size`.
     """
+    tally = how.tally
     if isinstance(class_names, str):
         raise type_error(
             "`class_names` must be several names, not one text",
@@ -178,7 +168,7 @@ def read_annotations(
             read.append(_read_file(path, first_pixel))
             rows[path] = len(read) - 1
         except (ValueError, OSError):
-            if on_error == "raise":
+            if how.on_error == "raise":
                 raise
             if tally is not None:
                 tally.add("bad boxes", True, name=str(path))

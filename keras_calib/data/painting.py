@@ -174,23 +174,7 @@ def paint(part: Any, window: Any, size: Any, example: dict) -> Any:
 
 
 def pixel_mean(dataset: Any, *, max_examples: int | None = None) -> tuple:
-    """Computes the mean of the pixels of each channel, over all images.
-
-    Use it for the `fill` of painted objects.
-
-    Args:
-        dataset: Examples with `image`.
-        max_examples: Number of examples to read; None for all.
-
-    Returns:
-        One number per channel, in the unit of the images.
-
-    Raises:
-        ValueError: If the data set is empty.
-
-    Reference:
-        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. 4.1
-    """
+    """Mean of the pixels of each channel, for the `fill` of painted objects."""
 
     def sums(example: dict) -> tuple[Any, Any]:
         image = example["image"]

@@ -9,15 +9,17 @@ from keras import backend
 
 from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.boxes import (
-    NO_BOX,
     check_mask_classes,
-    covered_share,
-    known_boxes,
     object_source,
-    objectness_from_mask,
     selected,
 )
-from keras_calib.data.crops import Cropped, Cropping, random_bits, shown_window
+from keras_calib.data.crops import (
+    Cropped,
+    Cropping,
+    of_boxed,
+    random_bits,
+    share_of_objects,
+)
 from keras_calib.data.epochs import hashed, shuffled_epochs
 from keras_calib.data.examples import (
     check_parts,
@@ -30,8 +32,6 @@ from keras_calib.data.examples import (
 from keras_calib.data.mixing import color_jitter
 from keras_calib.data.painting import IMAGENET_MEAN, without_objects
 from keras_calib.data.validity import (
-    BOX_RULE,
-    bad_boxes,
     has_objects,
     read_parts,
 )
@@ -57,7 +57,6 @@ class Pipeline(Cropped, total=False):
     """Options of every pipeline of images."""
 
     preprocess: Callable[[Any], Any] | None
-    max_boxes: Annotated[int, 100]
     input_context: Any
     num_parallel_calls: int | None
 
@@ -129,7 +128,6 @@ def training_pipeline(
         fill: The pixel mean that replaces painted objects. Defaults to
             `IMAGENET_MEAN`.
         classes, objects: As for `random_resized_crop`.
-        max_boxes: Largest number of boxes of an example. Defaults to `100`.
         seed: An integer.
         shuffle_buffer: Number of examples held while shuffling: images as they
             are stored, masks decoded. Defaults to `4096`.
@@ -164,22 +162,14 @@ def training_pipeline(
     """
     given = filled("training_pipeline", options, TrainingPipeline)
     spec, calls = _read(
-        dataset,
-        batch_size,
-        num_classes,
-        given.max_boxes,
-        given.num_parallel_calls,
+        dataset, batch_size, num_classes, given.num_parallel_calls
     )
     check_in("labels", labels, _TARGETS)
     check_beta_and_floor(given.beta, given.floor)
     check_at_least("jitter", given.jitter, 0.0)
     check_share("context_share", given.context_share)
-    resizing = {
-        "interpolation": given.interpolation,
-        "antialias": given.antialias,
-    }
     cropping = Cropping.random(
-        size, given.scale, given.ratio, flip=given.flip, **resizing
+        size, given.scale, given.ratio, given.flip, given
     )
     source = object_source(spec, given.objects, given.classes)
     needs_objects = labels in ("soft", "pairs") or given.context_share > 0
@@ -198,14 +188,7 @@ def training_pipeline(
     )
     source = source if needs_objects else None
     batching = Batching(
-        cropping,
-        labels,
-        num_classes,
-        source,
-        given.classes,
-        given.max_boxes,
-        given.beta,
-        given.floor,
+        cropping, labels, num_classes, source, given.beta, given.floor
     )
     worker = getattr(given.input_context, "input_pipeline_id", 0)
     if not given.sharded:
@@ -288,8 +271,8 @@ def validation_pipeline(
         labels: `"ids"`, class ids `(batch,)`, or `"pairs"`, class id and
             objectness `(batch, 2)`, for metrics with `objectness=True`.
         fraction: Share of the shorter side of the image to keep.
-        interpolation, antialias, preprocess, classes, objects, max_boxes: As
-            for `training_pipeline`.
+        interpolation, antialias, preprocess, classes, objects: As for
+            `training_pipeline`.
         input_context, num_parallel_calls: As for `training_pipeline`.
 
     Returns:
@@ -306,26 +289,16 @@ def validation_pipeline(
     """
     given = filled("validation_pipeline", options, Pipeline)
     spec, calls = _read(
-        dataset,
-        batch_size,
-        num_classes,
-        given.max_boxes,
-        given.num_parallel_calls,
+        dataset, batch_size, num_classes, given.num_parallel_calls
     )
     check_in("labels", labels, ("ids", "pairs"))
-    resizing = {
-        "interpolation": given.interpolation,
-        "antialias": given.antialias,
-    }
-    cropping = Cropping.center(size, fraction, **resizing)
+    cropping = Cropping.center(size, fraction, given)
     source = None
     if labels == "pairs":
         source = object_source(spec, given.objects, given.classes)
         if source is None:
             check_parts(spec, "boxes", hint=_OBJECTS)
-    batching = Batching(
-        cropping, labels, num_classes, source, given.classes, given.max_boxes
-    )
+    batching = Batching(cropping, labels, num_classes, source)
 
     def crop(example: dict) -> dict:
         return batching.crop(without(example, "context"))
@@ -345,13 +318,11 @@ def _read(
     dataset: Any,
     batch_size: int,
     num_classes: int,
-    max_boxes: int,
     num_parallel_calls: int | None,
 ) -> tuple[dict, int]:
     """Checks arguments; returns the parts of examples, and parallel calls."""
     check_integer("batch_size", batch_size, 1)
     check_integer("num_classes", num_classes, 2)
-    check_integer("max_boxes", max_boxes, 1)
     if num_parallel_calls is not None:
         check_integer("num_parallel_calls", num_parallel_calls, 1)
     spec = read_spec(dataset)
@@ -397,8 +368,6 @@ class Batching(NamedTuple):
     targets: str
     num_classes: int
     source: str | None
-    classes: Sequence[int] | None
-    max_boxes: int
     beta: float = 1.0
     floor: str | None = None
 
@@ -409,50 +378,37 @@ class Batching(NamedTuple):
         augment: Callable[[dict], dict] | None = None,
     ) -> dict:
         """Crops one example and keeps the parts that its batch needs."""
-        source, classes, most = self.source, self.classes, self.max_boxes
-        kept = {
-            k: example[k] for k in ("index", "context", "boxed") if k in example
-        }
+        kept = {k: example[k] for k in ("index", "context") if k in example}
         kept["label"] = tf.cast(example["label"], "int64")
         kept["name"] = name_of(example)
         example = read_parts(example)
         if augment is not None:
             example = self._with_counted_objects(example)
-            shown = augment(
-                self.cropping.complete(example, seed, classes, source)
-            )
+            shown = augment(self.cropping.complete(example, seed))
             kept["image"] = tf.cast(shown["image"], "float32")
             if self.targets in ("soft", "pairs"):
-                kept["objectness"] = tf.cast(shown["objectness"], "float32")
+                share = of_boxed(example, shown["objectness"])
+                kept["objectness"] = tf.cast(share, "float32")
             return kept
         shown = self.cropping.cut(example, seed)
         kept["image"] = shown["image"]
-        if source == "mask":
-            kept["objectness"] = objectness_from_mask(
-                shown["mask_in_window"], classes=classes
+        if self.source is not None:
+            kept["objectness"] = share_of_objects(
+                example, shown, self.source, self.cropping.options.classes
             )
-        elif source == "boxes":
-            kept["pixels"], kept["size"] = shown["pixels"], shown["size"]
-            kept["boxes"] = _padded(example["boxes"], NO_BOX, most)
-            if classes is not None:
-                labels = tf.cast(example["box_labels"], "int64")
-                kept["box_labels"] = _padded(labels, -1, most)
         return kept
 
     def labels(self, batch: dict) -> Any:
         """Labels of the requested kind; errors name the bad examples."""
         labels, context = batch["label"], batch.get("context")
-        _require_none(
-            (labels < 0) | (labels >= self.num_classes),
+        wrong = (labels < 0) | (labels >= self.num_classes)
+        require(
+            ~tf.reduce_any(wrong),
             f"Labels must be >= 0 and < num_classes={self.num_classes}",
-            batch["name"],
-            label=labels,
+            example=tf.boolean_mask(batch["name"], wrong),
+            label=tf.boolean_mask(labels, wrong),
         )
         shares: Any = batch.get("objectness")
-        if "boxes" in batch:
-            shares = self._shares(batch)
-        if "boxed" in batch and shares is not None:
-            shares = tf.where(batch["boxed"], shares, 1.0)
         if self.targets == "ids":
             return labels
         if self.targets == "pairs":
@@ -464,32 +420,9 @@ class Batching(NamedTuple):
             shares = tf.ones_like(labels, "float32")
         return self._soft_targets(labels, shares, context)
 
-    def _shares(self, batch: dict) -> Any:
-        """Objectness of all examples at once."""
-        names, boxes = batch["name"], batch["boxes"]
-        box_labels = batch.get("box_labels")
-        bad = tf.reduce_any(bad_boxes(boxes), axis=-1)
-        _require_none(bad, BOX_RULE, names, boxes=boxes)
-        if boxes.shape[1] == self.max_boxes + 1:
-            _require_none(
-                boxes[:, -1, 0] != NO_BOX,
-                "Examples must have no more boxes than "
-                f"max_boxes={self.max_boxes}",
-                names,
-            )
-            # As many boxes as the richest example of the batch has.
-            counts = tf.math.count_nonzero(boxes[..., 0] != NO_BOX, axis=-1)
-            most = tf.maximum(tf.reduce_max(counts), 1)
-            boxes = boxes[:, :most]
-            if box_labels is not None:
-                box_labels = box_labels[:, :most]
-        boxes = known_boxes(boxes, self.classes, box_labels)
-        window = shown_window(batch["pixels"], batch["size"])
-        return covered_share(window, boxes)
-
     def _with_counted_objects(self, example: dict) -> dict:
         """The example with the objects of the chosen classes only."""
-        classes = self.classes
+        classes = self.cropping.options.classes
         if self.source == "mask":
             example = without(example, "boxes", "box_labels")
             if classes is not None:
@@ -521,23 +454,3 @@ class Batching(NamedTuple):
             tf.float32,
         )
         return tf.ensure_shape(targets, [labels.shape[0], self.num_classes])
-
-
-def _padded(values: Any, filler: Any, most: int) -> Any:
-    """Padded to one row more than allowed, so that too many are noticed."""
-    if values.shape[0] is not None and values.shape[0] <= 1:
-        return values
-    filler = tf.cast(filler, values.dtype)
-    rest = tf.fill([most + 1, *values.shape[1:]], filler)
-    padded = tf.concat([values, rest], axis=0)[: most + 1]
-    return tf.ensure_shape(padded, rest.shape)
-
-
-def _require_none(wrong: Any, rule: str, names: Any, **values: Any) -> None:
-    """Raises with the names, and values, of bad examples."""
-    require(
-        ~tf.reduce_any(wrong),
-        rule,
-        example=tf.boolean_mask(names, wrong),
-        **{k: tf.boolean_mask(v, wrong) for k, v in values.items()},
-    )

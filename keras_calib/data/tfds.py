@@ -13,9 +13,8 @@ from keras_calib.backend.late import tensorflow_datasets as tfds
 from keras_calib.data.boxes import selected
 from keras_calib.data.examples import require, without
 from keras_calib.data.folders import NO_FILE, read_annotations
-from keras_calib.data.validity import Reading, Tally, check_policies, clean
+from keras_calib.data.validity import Reading, clean, policies
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.options import filled
 
 _PARTS = ["box_labels", "boxes", "image", "label", "mask"]
 
@@ -86,8 +85,7 @@ def from_tfds(
     Reference:
         TensorFlow Datasets, https://www.tensorflow.org/datasets
     """
-    how = filled("from_tfds", reading, Reading)
-    check_policies(how.without_boxes, how.on_error)
+    how = policies("from_tfds", reading, Reading)
     check_in("objects", objects, (None, "boxes", "mask", "both"))
     asked = dict(features or {})
     require(
@@ -141,16 +139,9 @@ def from_tfds(
 
     examples = dataset.map(convert, tf.data.AUTOTUNE)
     if annotations is not None:
-        examples, names = _annotated(
-            examples, Path(annotations), names, how.on_error, how.tally
-        )
-    dataset = clean(
-        examples,
-        without_boxes=how.without_boxes,
-        on_error=how.on_error,
-        num_classes=len(names) if names and "label" in leaves else None,
-        tally=how.tally,
-    )
+        examples, names = _annotated(examples, Path(annotations), names, how)
+    num_classes = len(names) if names and "label" in leaves else None
+    dataset = clean(examples, how, num_classes)
     dataset.class_names = names
     return dataset
 
@@ -245,11 +236,7 @@ def _put(tree: dict, path: tuple[str, ...], value: Any) -> None:
 
 
 def _annotated(
-    dataset: Any,
-    folder: Path,
-    names: list[str] | None,
-    on_error: str,
-    tally: Tally | None,
+    dataset: Any, folder: Path, names: list[str] | None, how: Any
 ) -> tuple[Any, list[str]]:
     """Examples with boxes from the files of their names; class names."""
     paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() == ".xml")
@@ -260,9 +247,7 @@ def _annotated(
         annotations=str(folder),
         twice=twice[:9],
     )
-    rows, names, at = read_annotations(
-        paths, names, on_error=on_error, tally=tally
-    )
+    rows, names, at = read_annotations(paths, names, how)
     table = tf.lookup.StaticHashTable(
         tf.lookup.KeyValueTensorInitializer(
             [path.stem for path in rows], [*rows.values()]

@@ -8,9 +8,8 @@ from typing import Any, Unpack
 from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.boxes import selected
 from keras_calib.data.examples import require, required
-from keras_calib.data.validity import Reading, check_policies, clean
+from keras_calib.data.validity import Reading, clean, policies
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.options import filled
 
 _CORNERS = ("ymin", "xmin", "ymax", "xmax")
 # Keys of the conversion scripts for ImageNet and for object detection.
@@ -65,8 +64,7 @@ def from_tfrecords(
         TensorFlow, TFRecord and tf.train.Example,
         https://www.tensorflow.org/tutorials/load_data/tfrecord
     """
-    how = filled("from_tfrecords", reading, Reading)
-    check_policies(how.without_boxes, how.on_error)
+    how = policies("from_tfrecords", reading, Reading)
     check_integer("first_label", first_label)
     check_integer("num_parallel_reads", num_parallel_reads, 1)
     used = _read_keys(keys)
@@ -117,12 +115,7 @@ def from_tfrecords(
             )
         return example
 
-    return clean(
-        dataset.map(parse, tf.data.AUTOTUNE),
-        without_boxes=how.without_boxes,
-        on_error=how.on_error,
-        tally=how.tally,
-    )
+    return clean(dataset.map(parse, tf.data.AUTOTUNE), how)
 
 
 def _read_keys(keys: Mapping[str, str | None] | None) -> dict[str, str]:

@@ -1,12 +1,12 @@
 """Invalid examples: how they are found, left out and counted."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from keras_calib.backend.late import tensorflow as tf
-from keras_calib.data.boxes import NO_BOX, as_boxes, selected
+from keras_calib.data.boxes import as_boxes, selected
 from keras_calib.data.examples import (
     as_text,
     decoded,
@@ -16,6 +16,7 @@ from keras_calib.data.examples import (
     required,
 )
 from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.inputs.options import filled
 
 BOX_RULE = (
     "Boxes must be [ymin, xmin, ymax, xmax] as shares of the image, finite, "
@@ -195,12 +196,12 @@ def _problems(
 
 
 def bad_boxes(boxes: Any) -> Any:
-    """Which rows `(..., n, 4)` are invalid boxes; `NO_BOX` is valid."""
+    """Which rows `(..., n, 4)` are invalid boxes."""
     low, high = boxes[..., :2], boxes[..., 2:]
     # Corners beyond these limits are pixels, not shares of the image.
     near = (low >= -1) & (high <= 2)
     good = (low < high) & (low < 1) & (high > 0) & near
-    return ~((good[..., 0] & good[..., 1]) | (boxes[..., 0] == NO_BOX))
+    return ~(good[..., 0] & good[..., 1])
 
 
 def required_boxes(boxes: Any, example: dict) -> Any:
@@ -284,22 +285,18 @@ class Reading(Cleaning, total=False):
     input_context: Any
 
 
-def check_policies(without_boxes: str, on_error: str) -> None:
-    """Raises ValueError unless both are as the builders take them."""
-    check_in("without_boxes", without_boxes, ("drop", "keep"))
-    check_in("on_error", on_error, ("raise", "skip"))
+def policies(name: str, given: Mapping[str, Any], options: Any) -> Any:
+    """Options of a builder, checked; ValueError for an unknown policy."""
+    how = filled(name, given, options)
+    check_in("without_boxes", how.without_boxes, ("drop", "keep"))
+    check_in("on_error", how.on_error, ("raise", "skip"))
+    return how
 
 
-def clean(
-    dataset: Any,
-    *,
-    without_boxes: str,
-    tally: Tally | None,
-    on_error: str = "raise",
-    num_classes: int | None = None,
-) -> Any:
+def clean(dataset: Any, how: Any, num_classes: int | None = None) -> Any:
     """Raises for, or leaves out, rows that are invalid or have no objects."""
-    if on_error == "skip":
+    tally = how.tally
+    if how.on_error == "skip":
         dataset = valid_examples(dataset, num_classes=num_classes, tally=tally)
     if {"boxes", "mask"}.isdisjoint(dataset.element_spec):
         return dataset
@@ -311,7 +308,7 @@ def clean(
             tally.add("without boxes", none)
         return none
 
-    if without_boxes == "drop":
+    if how.without_boxes == "drop":
         cleaned = dataset.filter(lambda example: ~missing(example))
     else:
         cleaned = dataset.map(

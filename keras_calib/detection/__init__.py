@@ -6,7 +6,7 @@
   `DetectionCalibrationError`, `DetectionReliabilityDisplay`.
 - Repair: `DetectionScaling`.
 - Abstention: `DetectionSelector`, `CalibratedDecoder`,
-  `choose_detection_threshold`, `choose_detection_class_thresholds`.
+  `choose_detection_threshold`.
 
 Lives here: matching, calibration errors, a metric, scaling of confidences,
 thresholds, the selector of a detector, a display. Not here: boxes of images in
@@ -14,7 +14,6 @@ training (`data`) and served detectors (`exporting`).
 Floor: above `selection` and `plots`; nothing for classes imports it.
 """
 
-from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.detection.display import DetectionReliabilityDisplay
 from keras_calib.detection.errors import (
     DetectionCalibrationError,
@@ -22,15 +21,11 @@ from keras_calib.detection.errors import (
     detection_ece,
     localization_aware_ece,
 )
-from keras_calib.detection.matching import match
+from keras_calib.detection.matching import BoxPredictions, match
 from keras_calib.detection.metric import DetectionECE, LocalizationAwareECE
-from keras_calib.detection.predictions import BoxPredictions
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.detection.selector import CalibratedDecoder, DetectionSelector
-from keras_calib.detection.thresholds import (
-    choose_detection_class_thresholds,
-    choose_detection_threshold,
-)
+from keras_calib.detection.thresholds import choose_detection_threshold
 
 __all__ = [
     "BoxPredictions",
@@ -42,11 +37,8 @@ __all__ = [
     "DetectionSelector",
     "LocalizationAwareECE",
     "adaptive_localization_error",
-    "choose_detection_class_thresholds",
     "choose_detection_threshold",
     "detection_ece",
     "localization_aware_ece",
     "match",
 ]
-
-answer_wrong_keywords(__name__)

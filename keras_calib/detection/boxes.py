@@ -48,20 +48,11 @@ class Boxes(NamedTuple):
 def read_boxes(
     boxes: Any, name: str, box_format: str, *, scored: bool
 ) -> Boxes:
-    """Read boxes of images in any form.
+    """Read boxes of images, a dict of padded arrays or a list of dicts.
 
-    Args:
-        boxes: A dict of padded arrays, or a list of dicts, one per image.
-            They hold `"boxes"`, `"labels"` (or `"classes"`) and, if `scored`,
-            `"confidence"` (or `"scores"`), and nothing else that is not read.
-        name: Name of the argument, for errors.
-        box_format: One of `BOX_FORMATS`.
-        scored: Whether these are detections.
-
-    Raises:
-        TypeError: If `boxes` is neither a dict nor a list of dicts.
-        ValueError: If keys are missing, shapes do not fit or values are out
-            of range.
+    They hold `"boxes"`, `"labels"` (or `"classes"`) and, if `scored`, as
+    detections are, `"confidence"` (or `"scores"`), and nothing that is not
+    read. `name` is that of the argument, for errors.
     """
     check_in("box_format", box_format, BOX_FORMATS)
     by_image = isinstance(boxes, list | tuple)
@@ -105,16 +96,11 @@ def read_entries(detections: Any) -> tuple[dict, str, str]:
     """Detections of a call, and the names of their labels and confidence.
 
     Lists become arrays. Values are not checked, as they may be symbolic.
-
-    Raises:
-        TypeError: If `detections` is no dict of numbers.
-        ValueError: If it has no labels or no confidence, or their shapes
-            differ.
     """
     if not isinstance(detections, Mapping):
         raise type_error(
             "`detections` must be a dict of padded arrays, such as `predict` "
-            "of a detector returns",
+            "of a detector returns before `match`",
             type=type(detections).__name__,
         )
     found, names = dict(detections), []

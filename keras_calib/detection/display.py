@@ -8,7 +8,7 @@ from keras_calib.detection.errors import (
     detection_ece,
     localization_aware_ece,
 )
-from keras_calib.detection.predictions import BoxPredictions, check_boxes
+from keras_calib.detection.matching import BoxPredictions, check_boxes
 from keras_calib.formulas.bins import bin_index
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import safe_divide

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import norm as normal
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.detection.predictions import BoxPredictions, check_boxes
+from keras_calib.detection.matching import BoxPredictions, check_boxes
 from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import CLOSED, BinSums, bin_index
 from keras_calib.inputs.checks import check_in, check_integer
@@ -371,21 +371,12 @@ def adaptive_localization_error(
         average: As in `localization_aware_ece`.
 
     Returns:
-        DetectionCalibrationError, without an interval.
+        DetectionCalibrationError, without an interval. It is called as
+        `localization_aware_ece`.
 
     Raises:
         TypeError: If `predictions` are not from `match`.
         ValueError: If there is no detection.
-
-    Example:
-
-    >>> from keras_calib.detection import match
-    >>> truth = [{"boxes": [[0, 0, 10, 10]], "labels": [1]}]
-    >>> found = [{"boxes": [[0, 0, 10, 8], [20, 0, 30, 9]],
-    ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]
-    >>> p = match(truth, found, min_overlap=0.0)
-    >>> round(adaptive_localization_error(p).value, 4)
-    0.2
 
     Reference:
         Kuzucu et al., On Calibration of Object Detectors: Pitfalls,

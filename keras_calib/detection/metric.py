@@ -26,8 +26,7 @@ from keras_calib.detection.errors import (
     interval_of,
     sums_of_cells,
 )
-from keras_calib.detection.matching import match
-from keras_calib.detection.predictions import BoxPredictions, check_boxes
+from keras_calib.detection.matching import BoxPredictions, check_boxes, match
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.inputs.checks import check_in, check_integer, check_share
 from keras_calib.inputs.options import filled
@@ -204,21 +203,13 @@ class DetectionECE(_DetectionMetric):
     D-ECE = sum_b (n_b / N) |precision_b - mean confidence_b|
 
     Args:
-        num_bins: Number of bins of the confidence and of each feature, or of
-            all. Defaults to `10`.
-        features: Any of `"center_x"`, `"center_y"`, `"width"` and `"height"`,
-            relative to the image. Defaults to none.
+        num_bins, features: As in `detection_ece`.
         num_classes: Number of classes, for `by_class()` and the mean over
             classes, or None.
-        average: `"pooled"` over all detections, or `"macro"` for the mean
-            over the classes that have detections.
-        min_overlap: Least intersection over union of a match, in [0, 1].
-        min_confidence: Least confidence of a detection that counts, in
-            [0, 1].
-        box_format: Format of the boxes, as in `match`.
+        average, closed: As in `detection_ece`.
+        min_overlap, min_confidence, box_format: As in `match`.
         image_shape: Height and width of all images, or None. Only `features`
             need it.
-        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
         name: Name of the metric.
         dtype: Dtype of the result.
 
@@ -281,20 +272,15 @@ class LocalizationAwareECE(_DetectionMetric):
     `update_state` with what `predict` of a detector returns, outside compiled
     code.
 
-    LaECE = mean over classes of
-            sum_b (n_b / n) |mean confidence_b - precision_b mean overlap_b|
+    It is the error of `localization_aware_ece`, whose formula and papers stand
+    there.
 
     Args:
         num_classes: Number of classes. None with `average="pooled"`.
-        num_bins: Number of bins of the confidence. Defaults to `25`.
-        average: `"macro"` for the mean over the classes that have detections,
-            or `"pooled"` over all detections.
+        num_bins, average, closed: As in `localization_aware_ece`.
         min_overlap: Least intersection over union of a match, in [0, 1].
             Defaults to `0.1`, as in the paper; `0.0` is LaECE_0.
-        min_confidence: Least confidence of a detection that counts, in
-            [0, 1].
-        box_format: Format of the boxes, as in `match`.
-        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
+        min_confidence, box_format: As in `match`.
         name: Name of the metric.
         dtype: Dtype of the result.
 
@@ -318,9 +304,7 @@ class LocalizationAwareECE(_DetectionMetric):
     0.2
 
     Reference:
-        Oksuz et al., Towards Building Self-Aware Object Detectors via
-        Reliable Uncertainty Quantification and Calibration, CVPR 2023,
-        https://arxiv.org/abs/2307.00934
+        Oksuz et al., CVPR 2023, https://arxiv.org/abs/2307.00934
 
     Differs:
         As `localization_aware_ece` does.

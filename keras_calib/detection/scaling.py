@@ -12,7 +12,7 @@ from keras_calib.calibrators.columns import fit_columns
 from keras_calib.calibrators.fitted_layer import FittedLayer, LayerOptions
 from keras_calib.calibrators.logistic import least_polynomial
 from keras_calib.detection.boxes import read_entries
-from keras_calib.detection.predictions import BoxPredictions, check_boxes
+from keras_calib.detection.matching import BoxPredictions, check_boxes
 from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.numerics.arrays import as_array, to_numpy, value_if_eager
@@ -87,14 +87,13 @@ class DetectionScaling(FittedLayer):
         by_class: bool = True,
         min_count: int = 50,
         coefficients: Any = None,
-        name: str = "detection_scaling",
         **kwargs: Unpack[LayerOptions],
     ):
         check_integer("num_classes", num_classes, 1)
         check_in("method", method, _METHODS)
         check_in("target", target, ("correct", "overlap"))
         check_integer("min_count", min_count, 1)
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self.num_classes = num_classes
         self.method = method
         self.target = target

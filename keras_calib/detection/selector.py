@@ -31,9 +31,8 @@ class DetectionSelector(Selector):
         calibrator: A fitted `DetectionScaling`, or None.
         threshold: Least confidence of a box, after calibration: a number, one
             for each class `(num_classes,)`, or what
-            `choose_detection_threshold` or
-            `choose_detection_class_thresholds` returns. inf leaves a class
-            out. Defaults to `0.0`.
+            `choose_detection_threshold` returns. inf leaves a class out.
+            Defaults to `0.0`.
         max_boxes: Most boxes that an image keeps, of each class if classes
             have thresholds. Leave it out where `threshold` is a choice, which
             has one. None keeps all.
@@ -73,10 +72,9 @@ class DetectionSelector(Selector):
         *,
         max_boxes: int | None = None,
         chosen: Choice | None = None,
-        name: str = "detection_selector",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         if calibrator is not None:
             if not isinstance(calibrator, DetectionScaling):
                 raise type_error(
@@ -304,7 +302,10 @@ class CalibratedDecoder(keras.layers.Layer):
 
     def _of_one(self, given: tuple) -> Any:
         """Detections of one image, without an axis of the batch."""
-        found = self._decoded(*(x[None] for x in given))
+        boxes, scores, *images = (x[None] for x in given)
+        found = self.decoder(
+            boxes, scores, images=images[0] if images else None
+        )
         return keras.tree.map_structure(lambda x: x[0], found)
 
     def _decoded(self, boxes: Any, scores: Any, images: Any = None) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.detection.predictions import BoxPredictions, check_boxes
+from keras_calib.detection.matching import BoxPredictions, check_boxes
 from keras_calib.formulas.bounded_means import (
     betting_p_value,
     first_rank_by_betting,
@@ -281,8 +281,9 @@ class PrecisionTarget(NamedTuple):
 def choose_detection_threshold(
     predictions: BoxPredictions,
     *,
-    precision: float,
+    precision: Any,
     delta: float = 0.05,
+    num_classes: int | None = None,
     average: str = "boxes",
     max_boxes: int | None = None,
     thresholds: Any = None,
@@ -302,24 +303,39 @@ def choose_detection_threshold(
 
     by betting on losses in [0, 1]. The thresholds are fixed beforehand and
     walked from strict to lenient.
+
+    With `num_classes` the boxes of each class have a threshold of their own:
+
+    P(any class with a threshold misses its precision) <= `delta`
+
+    Classes share `delta` as in Holm's procedure, which holds however they
+    depend on each other. A class without a certified threshold keeps no box.
     Derivation: docs/derivations.md, 'Detections'.
 
     Args:
         predictions: What `match` returns on images that neither
             trained nor calibrated the detector.
-        precision: Least precision, in (0, 1).
-        delta: Probability that the guarantee may fail, in (0, 1).
+        precision: Least precision, in (0, 1); of all classes, or one for each
+            `(num_classes,)`.
+        delta: Probability that the guarantee may fail, for any class, in
+            (0, 1).
+        num_classes: Number of classes, at least 1, for a threshold of each.
+            Each has its share of `delta`, also if these images have none of
+            its boxes. None for one threshold of all boxes.
         average: `"boxes"` or `"images"`, as above.
-        max_boxes: Most boxes that an image keeps, the surest ones. Defaults
-            to what the detector can return. Few need fewer images with
-            `"boxes"`: about in proportion. When you serve, keep no more.
+        max_boxes: Most boxes that an image keeps, the surest ones; by class,
+            most of each. Defaults to what the detector can return. Few need
+            fewer images with `"boxes"`: about in proportion. When you serve,
+            keep no more.
         thresholds: Confidences to try, in (0, 1]. Fix them without these
             images. Defaults to 0.99, 0.98, ..., 0.01.
         seed: Seed of the order of the images.
 
     Returns:
         A `Choice` of the most lenient threshold that is certified. Its risk is
-        1 - precision, and its coverage the share of boxes that are kept.
+        1 - precision, and its coverage the share of boxes that are kept. By
+        class it has a row for each, and `facts["advice"]` says what a class
+        without a threshold takes.
 
     Raises:
         TypeError: If `predictions` are not from `match`.
@@ -330,98 +346,31 @@ def choose_detection_threshold(
 
     >>> from keras_calib.detection import match
     >>> truth = [{"boxes": [[0, 0, 9, 9]], "labels": [0]}] * 300
-    >>> found = [{"boxes": [[0, 0, 9, 8], [20, 0, 30, 9]], "labels": [0, 0],
+    >>> found = [{"boxes": [[0, 0, 9, 8], [20, 0, 30, 9]], "labels": [0, 1],
     ...           "confidence": [0.9, 0.3]}] * 300
-    >>> found = choose_detection_threshold(
-    ...     match(truth, found), precision=0.9, max_boxes=2)
+    >>> p = match(truth, found)
+    >>> found = choose_detection_threshold(p, precision=0.9, max_boxes=2)
     >>> found.threshold, found.risk, found.facts["recall"]
     (0.31, 0.0, 1.0)
+    >>> choose_detection_threshold(
+    ...     p, precision=0.9, max_boxes=1, num_classes=2).threshold
+    (0.01, inf)
 
     Reference:
         Angelopoulos et al., Learn then Test, 2021,
         https://arxiv.org/abs/2110.01052; Waudby-Smith and Ramdas, Estimating
         Means of Bounded Random Variables by Betting, Journal of the Royal
-        Statistical Society B 86, 2024, https://arxiv.org/abs/2010.09686
+        Statistical Society B 86, 2024, https://arxiv.org/abs/2010.09686;
+        shares of classes: Holm, A Simple Sequentially Rejective Multiple Test
+        Procedure, Scandinavian Journal of Statistics 6, 1979,
+        https://www.jstor.org/stable/4615733
     """
     target = PrecisionTarget(
         precision, delta, average, max_boxes, thresholds, seed
     )
-    return target.check(predictions).choose(predictions)
-
-
-def choose_detection_class_thresholds(
-    predictions: BoxPredictions,
-    *,
-    num_classes: int,
-    precision: Any,
-    delta: float = 0.05,
-    average: str = "boxes",
-    max_boxes: int | None = None,
-    thresholds: Any = None,
-    seed: int = 0,
-) -> Choice:
-    """Choose a threshold for the boxes of each class, all with a guarantee.
-
-    Use it where each class must be precise enough, and not only all boxes
-    together. With W_k wrong ones of the K_k kept boxes of class k,
-
-    P(any class with a threshold misses its precision) <= `delta`
-
-    The precision is that of `choose_detection_threshold`, of the boxes of one
-    class. Classes share `delta` as in Holm's procedure, which holds however
-    they depend on each other. A class without a certified threshold keeps no
-    box.
-    Derivation: docs/derivations.md, 'Detections'.
-
-    Args:
-        predictions: What `match` returns on images that neither
-            trained nor calibrated the detector.
-        num_classes: Number of classes, at least 1. Each has its share of
-            `delta`, also if these images have none of its boxes.
-        precision: Least precision in (0, 1), of all classes or one for each
-            `(num_classes,)`.
-        delta: Probability that the guarantee may fail for any class, in
-            (0, 1).
-        average: `"boxes"`, or `"images"` for the mean precision of an image
-            that keeps a box of the class.
-        max_boxes: Most boxes of one class that an image keeps, the surest
-            ones. Defaults to what the detector can return. A small number
-            needs far fewer images with `"boxes"`.
-        thresholds: Confidences to try, in (0, 1]. Fix them without these
-            images. Defaults to 0.99, 0.98, ..., 0.01.
-        seed: Seed of the order of the images.
-
-    Returns:
-        A `Choice` of the most lenient certified thresholds, with a row for
-        each class. `facts["advice"]` says what a class without one takes.
-
-    Raises:
-        TypeError: If `predictions` are not from `match`.
-        ValueError: If no class has a certified threshold, `max_boxes` is
-            unknown, or a value is out of range.
-
-    Example:
-
-    >>> from keras_calib.detection import match
-    >>> truth = [{"boxes": [[0, 0, 9, 9]], "labels": [0]}] * 300
-    >>> found = [{"boxes": [[0, 0, 9, 8], [20, 0, 30, 9]], "labels": [0, 1],
-    ...           "confidence": [0.9, 0.3]}] * 300
-    >>> found = choose_detection_class_thresholds(
-    ...     match(truth, found), num_classes=2, precision=0.9,
-    ...     max_boxes=1)
-    >>> found.threshold, found.group_samples
-    ((0.01, inf), (300, 300))
-
-    Reference:
-        Angelopoulos et al., Learn then Test, 2021,
-        https://arxiv.org/abs/2110.01052; shares of classes: Holm, A Simple
-        Sequentially Rejective Multiple Test Procedure, Scandinavian Journal
-        of Statistics 6, 1979, https://www.jstor.org/stable/4615733
-    """
+    if num_classes is None:
+        return target.check(predictions).choose(predictions)
     check_integer("num_classes", num_classes, 1)
-    target = PrecisionTarget(
-        precision, delta, average, max_boxes, thresholds, seed
-    )
     return target.check(predictions, num_classes).choose_each(predictions)
 
 

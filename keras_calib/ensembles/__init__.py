@@ -7,10 +7,7 @@ share. Not here: how members are trained (`training`).
 Floor: beside `losses`, `metrics`, `calibrators` and `data`.
 """
 
-from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.ensembles.deep_ensemble import DeepEnsemble
 from keras_calib.ensembles.dropout import MonteCarloDropout
 
 __all__ = ["DeepEnsemble", "MonteCarloDropout"]
-
-answer_wrong_keywords(__name__)

@@ -1,5 +1,6 @@
 """Base classes of predictors that average several networks or passes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -72,22 +73,26 @@ def _uncompiled(model: keras.Model) -> keras.Model:
     return bare if known else model
 
 
-class Member(keras.layers.Layer):
-    """Abstract: log p of each member, stacked on the axis after the batch."""
+class Members(keras.layers.Layer):
+    """log p of each member, stacked on the axis after the batch.
 
-    def __init__(self, models: list, num_members: int, name: str):
+    `answer` maps networks, the number of a member and inputs to its log p
+    `(batch, ..., num_classes)`.
+    """
+
+    def __init__(
+        self, models: list, answer: Callable, num_members: int, name: str
+    ):
         # Networks cast their inputs as they need them.
         super().__init__(name=name, dtype="float32", autocast=False)
         self.supports_masking = True
         self.layers = [_uncompiled(model) for model in models]
         self.num_members = num_members
-
-    def answer(self, member: int, inputs: Any) -> Any:
-        """log p `(batch, ..., num_classes)` of one member."""
-        raise NotImplementedError
+        self._answer = answer
 
     def call(self, inputs):
-        answers = [self.answer(i, inputs) for i in range(self.num_members)]
+        members = range(self.num_members)
+        answers = [self._answer(self.layers, i, inputs) for i in members]
         found = ops.stack(answers, axis=1)
         set_keras_mask(found, keras_mask(answers[0], len(found.shape) - 2))
         return found
@@ -130,7 +135,7 @@ class Predictor(keras.Model):
     returns_logits = True
 
     def __init__(
-        self, structure: Any, members: Member, weights: np.ndarray, name: str
+        self, structure: Any, members: Members, weights: np.ndarray, name: str
     ):
         inputs = keras.tree.map_structure(
             lambda x: keras.Input(
@@ -146,9 +151,27 @@ class Predictor(keras.Model):
         self._predict_each = keras.Model(inputs, each).predict
 
     def predict_each(
-        self, data: Any, batch_size: int | None, verbose: str | int
+        self,
+        data: Any,
+        *,
+        batch_size: int | None = None,
+        verbose: str | int = "auto",
     ) -> np.ndarray:
-        """Probabilities `(num_members, batch, ..., num_classes)`."""
+        """Probabilities of each member or pass.
+
+        Their mean is the softmax of the output. The entropy of that mean,
+        less the mean of their entropies, is the mutual information of class
+        and network.
+
+        Args:
+            data: Inputs as `predict` takes them.
+            batch_size: Batch size for arrays; None for 32.
+            verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end,
+                0 for silence.
+
+        Returns:
+            Probabilities `(num_members, batch, ..., num_classes)`, float32.
+        """
         log_probs = self._predict_each(
             data, batch_size=batch_size, verbose=level_of(verbose)
         )

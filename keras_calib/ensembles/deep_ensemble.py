@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.ensembles.base import (
-    Member,
+    Members,
     Predictor,
     check_classifier,
     input_structure,
@@ -70,7 +70,7 @@ class DeepEnsemble(Predictor):
     ... ]
     >>> ensemble = keras_calib.DeepEnsemble(members, from_logits=False)
     >>> x = np.zeros((1, 1))
-    >>> ensemble.member_predictions(x)[:, 0].round(3)
+    >>> ensemble.predict_each(x)[:, 0].round(3)
     array([[0.5 , 0.5 ], [0.269, 0.731]], dtype=float32)
     >>> np.exp(ensemble.predict(x, verbose=0)).round(3)
     array([[0.384, 0.616]], dtype=float32)
@@ -91,39 +91,22 @@ class DeepEnsemble(Predictor):
     ):
         models = _read_models(models)
         weights = _read_weights(weights, len(models))
-        members = _Members(models, _read_logits(models, from_logits))
+        are_logits = _read_logits(models, from_logits)
+
+        def answer(networks, member, inputs):
+            return log_probs_of(networks[member], inputs, are_logits[member])
+
+        members = Members(models, answer, len(models), "members")
         shares = weights / weights.sum()
         super().__init__(input_structure(models[0]), members, shares, name)
-        self._given = weights.tolist()
-
-    def member_predictions(
-        self,
-        data: Any,
-        *,
-        batch_size: int | None = None,
-        verbose: str | int = "auto",
-    ) -> np.ndarray:
-        """Probabilities of each member.
-
-        Args:
-            data: Inputs as `predict` takes them.
-            batch_size: Batch size for arrays; None for 32.
-            verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end,
-                0 for silence.
-
-        Returns:
-            Probabilities `(num_members, batch, ..., num_classes)`, float32,
-            in the order of `models`.
-        """
-        return self.predict_each(data, batch_size, verbose)
+        self._given = {"weights": weights.tolist(), "from_logits": are_logits}
 
     def get_config(self) -> dict:
         members = self.get_layer("members")
         return {
             "name": self.name,
             "models": [serialized(model) for model in members.layers],
-            "weights": list(self._given),
-            "from_logits": list(members.from_logits),
+            **self._given,
         }
 
     @classmethod
@@ -135,18 +118,6 @@ class DeepEnsemble(Predictor):
             for model in config["models"]
         ]
         return cls(**{**config, "models": models})
-
-
-class _Members(Member):
-    """Members that are networks."""
-
-    def __init__(self, models: list, from_logits: list[bool]):
-        super().__init__(models, len(models), name="members")
-        self.from_logits = from_logits
-
-    def answer(self, member, inputs):
-        model, from_logits = self.layers[member], self.from_logits[member]
-        return log_probs_of(model, inputs, from_logits)
 
 
 def _read_models(models: Any) -> list[keras.Model]:
@@ -217,17 +188,15 @@ def _read_logits(models: list, from_logits: Any) -> list[bool]:
 
 
 def _read_weights(weights: Any, count: int) -> np.ndarray:
-    if weights is None:
-        return np.ones(count)
-    weights = np.asarray(weights).tolist()
-    if not isinstance(weights, list) or len(weights) != count:
+    given = np.ones(count) if weights is None else np.asarray(weights)
+    if given.shape != (count,):
         raise value_error(
             "`weights` must have one number for each of `models`",
-            weights=weights,
+            weights=given.tolist(),
             models=count,
         )
-    for weight in weights:
+    for weight in given.tolist():
         check_at_least("weights", weight, 0.0)
-    if not any(weights):
+    if not given.any():
         raise value_error("`weights` must not all be 0", weights=weights)
-    return np.asarray(weights, "float64")
+    return given.astype("float64")

@@ -13,7 +13,7 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import nested_layers
 from keras_calib.ensembles.base import (
-    Member,
+    Members,
     Predictor,
     check_classifier,
     input_structure,
@@ -99,7 +99,7 @@ class MonteCarloDropout(Predictor):
     ...     model, num_passes=6, from_logits=True
     ... )
     >>> x = np.array([[1.0, 0.0]])
-    >>> predictor.predict_passes(x)[:, 0, 0].round(3)
+    >>> predictor.predict_each(x)[:, 0, 0].round(3)
     array([0.881, 0.5  , 0.5  , 0.5  , 0.881, 0.881], dtype=float32)
     >>> np.exp(predictor.predict(x, verbose=0)).round(3)
     array([[0.69, 0.31]], dtype=float32)
@@ -133,52 +133,26 @@ class MonteCarloDropout(Predictor):
                 "`model` must have a dropout layer with a rate > 0",
                 model=model.name,
             )
-        passes = _Passes(
-            model,
-            num_passes,
-            seed=seed,
-            per_sample=per_sample,
-            from_logits=reads_logits(model, from_logits),
-        )
-        super().__init__(
-            input_structure(model),
-            passes,
-            np.full(num_passes, 1 / num_passes),
-            name,
-        )
+        are_logits = reads_logits(model, from_logits)
 
-    def predict_passes(
-        self,
-        data: Any,
-        *,
-        batch_size: int | None = None,
-        verbose: str | int = "auto",
-    ) -> np.ndarray:
-        """Probabilities of each pass.
+        def answer(networks, member, inputs):
+            layers = dropout_layers(networks[0])
+            with masked(layers, (seed, member), per_sample):
+                return log_probs_of(networks[0], inputs, are_logits)
 
-        Their mean is the softmax of the output. The entropy of that mean,
-        less the mean entropy of the passes, is the mutual information of
-        class and network.
-
-        Args:
-            data: Inputs as `predict` takes them.
-            batch_size: Batch size for arrays; None for 32.
-            verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end,
-                0 for silence.
-
-        Returns:
-            Probabilities `(num_passes, batch, ..., num_classes)`, float32.
-        """
-        return self.predict_each(data, batch_size, verbose)
+        passes = Members([model], answer, num_passes, "passes")
+        shares = np.full(num_passes, 1 / num_passes)
+        super().__init__(input_structure(model), passes, shares, name)
+        self._given = {
+            "num_passes": num_passes,
+            "seed": seed,
+            "per_sample": per_sample,
+            "from_logits": are_logits,
+        }
 
     def get_config(self) -> dict:
-        passes = self.get_layer("passes")
-        return {
-            "name": self.name,
-            "model": serialized(passes.layers[0]),
-            "num_passes": passes.num_members,
-            **passes.settings,
-        }
+        (model,) = self.get_layer("passes").layers
+        return {"name": self.name, "model": serialized(model), **self._given}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -186,20 +160,6 @@ class MonteCarloDropout(Predictor):
             config["model"], custom_objects=custom_objects
         )
         return cls(**{**config, "model": model})
-
-
-class _Passes(Member):
-    """Members that are passes through one network."""
-
-    def __init__(self, model: keras.Model, num_passes: int, **settings: Any):
-        super().__init__([model], num_passes, name="passes")
-        self.settings = settings
-
-    def answer(self, member, inputs):
-        (model,) = self.layers
-        seed, per_sample, from_logits = self.settings.values()
-        with masked(dropout_layers(model), (seed, member), per_sample):
-            return log_probs_of(model, inputs, from_logits)
 
 
 def dropout_layers(model: keras.Model) -> list[keras.layers.Layer]:

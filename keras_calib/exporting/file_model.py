@@ -12,14 +12,13 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import path_of
-from keras_calib.backend.progress import with_progress
 from keras_calib.calibrators import Calibrator
 from keras_calib.exporting.certificates import certificate_of, plain
-from keras_calib.exporting.file_runners import (
+from keras_calib.exporting.formats import (
+    FileFormat,
     Runner,
     cast,
     format_of_file,
-    runners_of,
 )
 from keras_calib.exporting.served_model import selector_to_serve
 from keras_calib.exporting.statement import (
@@ -32,10 +31,7 @@ from keras_calib.exporting.verification import near
 from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.numerics.arrays import fits, to_numpy
 from keras_calib.numerics.softmax import filled
-from keras_calib.predictions.batches import (
-    count_batches,
-    predict_batches,
-)
+from keras_calib.predictions.batches import predict_batches
 from keras_calib.selection import SelectiveClassifier
 
 _SIGNATURE = "serving_default"
@@ -114,7 +110,8 @@ class FileModel:
     ):
         self.path = path_of(path)
         self.name = self.path.stem
-        self.format = format_of_file(self.path)
+        made = format_of_file(self.path)
+        self.format = made.name
         if from_logits is not None:
             check_flag("from_logits", from_logits)
         if batch_size is not None:
@@ -136,7 +133,7 @@ class FileModel:
         given = found or given
         if found is not None:
             self.selector = _read_selector(found["selector"])
-        self._runner = _served(self.path, self.format)
+        self._runner = _served(self.path, made)
         self._output = _chosen(self._runner.outputs, given["output"])
         self.output_names = [self._output]
         self.returns_logits = _says(self._output, given["from_logits"])
@@ -180,11 +177,10 @@ class FileModel:
         """
         is_array = isinstance(x, dict | list) or hasattr(x, "shape")
         data = (x,) if is_array else x
-        total = count_batches(data, batch_size, steps)
-        batches = predict_batches(self, data, batch_size, steps)
-        return np.concatenate(
-            [x.outputs for x in with_progress(batches, total, verbose)]
+        batches = predict_batches(
+            self, data, batch_size, steps, verbose=verbose
         )
+        return np.concatenate([batch.outputs for batch in batches])
 
     def answers(self, inputs: Any, groups: Any = None) -> dict[str, Any]:
         """Arrays by name: what the file answers, or its selector to that.
@@ -394,13 +390,13 @@ def replayed(path: Path, found: dict[str, Any]) -> Iterator[str]:
             )
 
 
-def _served(path: Path, made: str) -> Runner:
+def _served(path: Path, made: FileFormat) -> Runner:
     """The signature for clients, or the only one."""
     try:
-        found = runners_of(path, made)
+        found = made.load(path)
     except Exception as error:
         raise value_error(
-            f"`path` must be a file that the runtime of {made} can load",
+            f"`path` must be a file that the runtime of {made.name} can load",
             path=str(path),
             error=f"{type(error).__name__}: {str(error)[:400]}",
         ) from error

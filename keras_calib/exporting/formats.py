@@ -1,10 +1,9 @@
-"""File formats: how each is written whole, and loaded again."""
+"""File formats: how each is written whole, loaded again and run on arrays."""
 
 import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,14 +12,16 @@ import numpy as np
 from keras_calib.backend.errors import invalid, value_error
 from keras_calib.backend.files import replacing
 from keras_calib.backend.late import imported
-from keras_calib.exporting.file_runners import ENDINGS, runners_of
 from keras_calib.exporting.served_model import (
     ImageReader,
     ServedModel,
     write_savedmodel,
 )
+from keras_calib.exporting.statement import statement_path
 from keras_calib.inputs.checks import check_in
 
+# Endings of files and their formats; a folder is a SavedModel.
+_ENDINGS = {".onnx": "onnx", ".tflite": "litert", ".litert": "litert"}
 # Endings of other formats. Other dots belong to names such as v1.2.
 _FOREIGN = {
     *(".keras", ".h5", ".hdf5", ".ckpt", ".pb", ".pt", ".pth"),
@@ -28,17 +29,40 @@ _FOREIGN = {
     *(".gz", ".tar", ".tgz", ".zip"),
 }
 
-# Functions of arrays by name that return arrays by name.
-Signatures = dict[str, Callable[..., dict[str, np.ndarray]]]
+
+class _Input(NamedTuple):
+    """An input of a file: open sides are None, float values may be scaled."""
+
+    shape: tuple
+    dtype: np.dtype
+    scale: float = 0.0
+    zero_point: int = 0
+
+
+class Runner(NamedTuple):
+    """A signature of a file, which answers arrays by name.
+
+    `run` takes them as the file does, and the names of the outputs to compute;
+    None computes all. Quantised outputs become float32.
+    """
+
+    inputs: dict[str, _Input]
+    outputs: tuple[str, ...]
+    run: Callable[..., dict[str, np.ndarray]]
 
 
 class FileFormat(NamedTuple):
-    """One way to store a model: what it needs, how to write and load it."""
+    """One way to store a model: what it needs, how to write and load it.
+
+    `extra` of this library installs the `packages`, of which the first runs
+    the files.
+    """
 
     name: str
+    extra: str
     packages: tuple[str, ...]
     write: Callable[[ServedModel, Path, ImageReader | None], None]
-    load: Callable[[Path], Signatures]
+    load: Callable[[Path], dict[str, Runner]]
 
 
 def format_of(path: Path, name: str | None) -> str:
@@ -50,7 +74,7 @@ def format_of(path: Path, name: str | None) -> str:
             "for Keras' own format call `model.save(path)`",
             path=str(path),
         )
-    meant = ENDINGS.get(ending, name or "savedmodel")
+    meant = _ENDINGS.get(ending, name or "savedmodel")
     if name not in (None, meant):
         raise value_error(
             f"`path` must not end in {ending} unless `format` is {meant!r}",
@@ -61,11 +85,26 @@ def format_of(path: Path, name: str | None) -> str:
 
 
 def file_format(name: str) -> FileFormat:
-    """A format by its name; ImportError if its packages are absent."""
+    """A format to write by its name; ImportError if its packages are absent."""
     check_in("format", name, tuple(FORMATS))
-    for package in FORMATS[name].packages:
-        imported(package, f"`export` with format={name!r}", name)
-    return FORMATS[name]
+    made = FORMATS[name]
+    for package in made.packages:
+        imported(package, f"`export` with format={name!r}", made.extra)
+    return made
+
+
+def format_of_file(path: Path) -> FileFormat:
+    """The format of a file that is there; ImportError if nothing runs it."""
+    name = "savedmodel" if path.is_dir() else _ENDINGS.get(path.suffix.lower())
+    if name is None or not path.exists():
+        raise value_error(
+            "`path` must be the folder of a SavedModel, or a file that ends "
+            f"in {', '.join(_ENDINGS)}",
+            path=str(path),
+        )
+    made = FORMATS[name]
+    imported(made.packages[0], f"`FileModel` of {name}", made.extra)
+    return made
 
 
 def _select(context: Any, node: Any, name: str, arguments: list) -> None:
@@ -147,14 +186,6 @@ def _write_onnx(
     )
 
 
-def _load(made: str, path: Path) -> Signatures:
-    def answer(runner, /, **inputs):
-        return runner.run(inputs)
-
-    found = runners_of(path, made)
-    return {name: partial(answer, runner) for name, runner in found.items()}
-
-
 def _write_litert(
     served: ServedModel, path: Path, images: ImageReader | None = None
 ) -> None:
@@ -172,14 +203,149 @@ def _write_litert(
         file.write(content)
 
 
+def _load_savedmodel(path: Path) -> dict[str, Runner]:
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(str(path))
+
+    def runner(signature):
+        function = loaded.signatures[signature]
+        specs = function.structured_input_signature[1]
+
+        # A signature alone does not keep `loaded` and its variables alive.
+        def run(batch, names=None):
+            given = {k: tf.constant(v) for k, v in batch.items()}
+            answers = loaded.signatures[signature](**given)
+            return {k: answers[k].numpy() for k in names or answers}
+
+        inputs = {
+            name: _Input(tuple(spec.shape), np.dtype(spec.dtype.as_numpy_dtype))
+            for name, spec in specs.items()
+        }
+        return Runner(inputs, tuple(function.structured_outputs), run)
+
+    return {name: runner(name) for name in loaded.signatures}
+
+
+def _load_litert(path: Path) -> dict[str, Runner]:
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_path=str(path))
+
+    def runner(signature):
+        made = interpreter.get_signature_runner(signature)
+        inputs = {}
+        for name, told in made.get_input_details().items():
+            sides = told.get("shape_signature", told["shape"])
+            shape = tuple(None if n < 0 else int(n) for n in sides)
+            dtype = np.dtype(told["dtype"])
+            inputs[name] = _Input(shape, dtype, *told["quantization"])
+        scales = {
+            name: told["quantization"]
+            for name, told in made.get_output_details().items()
+        }
+
+        def value(name, answer):
+            scale, zero_point = scales[name]
+            if not scale or answer.dtype.kind not in "iu":
+                # Copied, as the next run overwrites the interpreter's arrays.
+                return np.array(answer)
+            return np.float32(scale) * (answer.astype("float32") - zero_point)
+
+        def run(batch, names=None):
+            answers = made(**batch)
+            return {k: value(k, answers[k]) for k in names or answers}
+
+        return Runner(inputs, tuple(scales), run)
+
+    return {name: runner(name) for name in interpreter.get_signature_list()}
+
+
+def _load_onnx(path: Path) -> dict[str, Runner]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(
+        str(path), providers=["CPUExecutionProvider"]
+    )
+    inputs = {}
+    for told in session.get_inputs():
+        shape = tuple(n if isinstance(n, int) else None for n in told.shape)
+        kind = told.type.removeprefix("tensor(").removesuffix(")")
+        kind = {"float": "float32", "double": "float64"}.get(kind, kind)
+        dtype = np.dtype(object if kind == "string" else kind)
+        inputs[told.name] = _Input(shape, dtype)
+    outputs = tuple(output.name for output in session.get_outputs())
+
+    def run(batch, names=None):
+        names = names or outputs
+        return dict(zip(names, session.run([*names], batch), strict=True))
+
+    return {"serving_default": Runner(inputs, outputs, run)}
+
+
 FORMATS = {
-    name: FileFormat(name, packages, write, partial(_load, name))
-    for name, packages, write in (
-        ("savedmodel", (), write_savedmodel),
-        ("onnx", ("tf2onnx", "onnxruntime"), _write_onnx),
-        ("litert", ("ai_edge_litert",), _write_litert),
+    made.name: made
+    for made in (
+        FileFormat(
+            "savedmodel",
+            "tensorflow",
+            ("tensorflow",),
+            write_savedmodel,
+            _load_savedmodel,
+        ),
+        FileFormat(
+            "onnx",
+            "onnx",
+            ("onnxruntime", "tf2onnx"),
+            _write_onnx,
+            _load_onnx,
+        ),
+        FileFormat(
+            "litert",
+            "litert",
+            ("ai_edge_litert",),
+            _write_litert,
+            _load_litert,
+        ),
     )
 }
+
+
+def cast(name: str, x: np.ndarray, kind: _Input) -> np.ndarray:
+    """Values of the type that the file takes; quantised as a client would."""
+    whole = kind.dtype.kind in "iu"
+    if whole and x.dtype.kind == "f":
+        if not kind.scale:
+            raise value_error(
+                "`inputs` must be whole numbers for this input",
+                name=name,
+                dtype=x.dtype.name,
+                taken=kind.dtype.name,
+            )
+        finite = np.isfinite(x)
+        if not finite.all():
+            raise value_error(
+                "`inputs` must be finite for a file of whole numbers, which "
+                "has no NaN and no infinity",
+                name=name,
+                taken=kind.dtype.name,
+                bad_values=int((~finite).sum()),
+            )
+        ends = np.iinfo(kind.dtype)
+        x = np.round(x / kind.scale) + kind.zero_point
+        x = np.clip(x, ends.min, ends.max)
+    elif whole and x.dtype.kind in "iu":
+        ends = np.iinfo(kind.dtype)
+        low, high = int(x.min(initial=0)), int(x.max(initial=0))
+        if low < ends.min or high > ends.max:
+            raise value_error(
+                "`inputs` must lie in the range of the type that the file "
+                "takes: quantise them, or give floats where it is quantised",
+                name=name,
+                found=[low, high],
+                taken=kind.dtype.name,
+            )
+    return x.astype(kind.dtype)
 
 
 def check_replaced(path: Path, made: str, overwrite: bool) -> None:
@@ -215,49 +381,47 @@ def exact_float32() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def scratch_of(path: Path) -> Iterator[Path]:
-    """A path to write to, in a temporary folder beside the final path.
+def written_whole(
+    path: Path, made: FileFormat, overwrite: bool, write: Callable[[Path], None]
+) -> Iterator[tuple[dict[str, Runner], Path]]:
+    """What was written of a format, loaded, and the path that it has so far.
 
-    A crash leaves nothing incomplete.
+    It is written to a temporary folder beside the final path. At the end of the
+    context it takes its place, with a statement that was written for it. After
+    an error nothing is kept. Raises RuntimeError if the format cannot hold it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    head = f".{path.name[:50]}."
+    head, step = f".{path.name[:50]}.", "written"
     with tempfile.TemporaryDirectory(".tmp", head, path.parent) as scratch:
-        yield Path(scratch) / "model"
-
-
-def written_and_loaded(
-    write: Callable[[Path], None],
-    load: Callable[[Path], Signatures],
-    written: Path,
-    made: str,
-) -> Signatures:
-    """Writes and loads a model; RuntimeError if the format cannot hold it."""
-    step = "written"
-    try:
-        write(written)
-        step = "loaded"
-        return load(written)
-    except Exception as error:
-        if step == "written" and isinstance(error, OSError | MemoryError):
-            raise
-        raise RuntimeError(
-            invalid(
-                f"`model` cannot be {step} as {made}, and nothing "
-                "was kept: choose another `format`, or change what the "
-                "error names",
-                error=f"{type(error).__name__}: {str(error)[:400]}",
-            )
-        ) from error
-
-
-def put(written: Path, path: Path, made: str, overwrite: bool) -> None:
-    """Renames what was written to its place."""
-    if overwrite and os.path.lexists(path):
-        check_replaced(path, made, overwrite)
-        _replace(written, path)
-    else:
-        _move(written, path)
+        written = Path(scratch) / "model"
+        try:
+            write(written)
+            step = "loaded"
+            runners = made.load(written)
+        except Exception as error:
+            if step == "written" and isinstance(error, OSError | MemoryError):
+                raise
+            raise RuntimeError(
+                invalid(
+                    f"`model` cannot be {step} as {made.name}, and nothing "
+                    "was kept: choose another `format`, or change what the "
+                    "error names",
+                    error=f"{type(error).__name__}: {str(error)[:400]}",
+                )
+            ) from error
+        yield runners, written
+        of_file, beside = written.is_file(), statement_path(written)
+        if overwrite and os.path.lexists(path):
+            check_replaced(path, made.name, overwrite)
+            _replace(written, path)
+        else:
+            _move(written, path)
+        # A crash here leaves a certificate of the earlier file, if any, which
+        # does not fit the new one.
+        if of_file and beside.exists():
+            os.replace(beside, statement_path(path))
+        elif of_file:
+            statement_path(path).unlink(missing_ok=True)
 
 
 def _replace(written: Path, path: Path) -> None:

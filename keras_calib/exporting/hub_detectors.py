@@ -10,18 +10,19 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.backend.keras_internals import nested_layers
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.detection.selector import CalibratedDecoder, DetectionSelector
 from keras_calib.exporting.formats import (
     FileFormat,
-    Signatures,
+    Runner,
     exact_float32,
-    put,
-    scratch_of,
-    written_and_loaded,
+    written_whole,
 )
-from keras_calib.exporting.served_model import ImageReader, write_signatures
+from keras_calib.exporting.served_model import (
+    ImageReader,
+    computes_in_half,
+    write_signatures,
+)
 from keras_calib.exporting.verification import (
     encoded_images,
     given_answers,
@@ -64,7 +65,7 @@ def export_detector(
         )
     selector = _selector_of(detector, calibrator, selector)
     served = _ServedDetector(detector, selector, image_size)
-    with exact_float32(), scratch_of(path) as written:
+    with exact_float32():
         given = [*served.samples(sample_inputs)]
         # Before the write, so that errors cost little.
         expected = [served.answers(images) for images in given]
@@ -74,15 +75,13 @@ def export_detector(
         rng = np.random.default_rng(0)
         encoded = encoded_images([other, served.size], rng)
         from_bytes = served.answers(served.reader.read(encoded))
-        signatures = written_and_loaded(
-            served.write, made.load, written, made.name
-        )
-        for images, wanted in zip(given, expected, strict=True):
-            served.check(signatures, "serving_default", wanted, images=images)
-        served.check(
-            signatures, "serving_bytes", from_bytes, image_bytes=encoded
-        )
-        put(written, path, made.name, overwrite)
+        files = written_whole(path, made, overwrite, served.write)
+        with files as (runners, _):
+            for images, wanted in zip(given, expected, strict=True):
+                served.check(runners, "serving_default", wanted, images=images)
+            served.check(
+                runners, "serving_bytes", from_bytes, image_bytes=encoded
+            )
     return path
 
 
@@ -246,13 +245,11 @@ class _ServedDetector:
             yield rng.uniform(0, 255, (count, *size)).astype("float32")
 
     def check(
-        self, signatures: Signatures, name: str, wanted: dict, **inputs: Any
+        self, runners: dict[str, Runner], name: str, wanted: dict, **inputs: Any
     ) -> None:
         """Raises RuntimeError unless a loaded file answers as Keras did."""
-        given = given_answers(signatures, name, inputs, wanted)
-        dtypes = {x.compute_dtype for x in nested_layers(self.detector)}
-        half = not dtypes.isdisjoint(["float16", "bfloat16"])
-        tolerance, share = _TOLERANCE[half]
+        given = given_answers(runners, name, inputs, wanted)
+        tolerance, share = _TOLERANCE[computes_in_half(self.detector)]
         side = max(self.size[:2])
         if "rel" in self.detector.bounding_box_format:
             side = 1

@@ -101,12 +101,6 @@ class ServedModel:
         """Shape of the network's output; one channel may stand for two."""
         return (None, *self.network.outputs[0].shape[1:])
 
-    @property
-    def computes_in_half(self) -> bool:
-        """Whether a layer of the network computes in half precision."""
-        dtypes = {x.compute_dtype for x in nested_layers(self.network)}
-        return not dtypes.isdisjoint(["float16", "bfloat16"])
-
     def outputs(self, inputs: dict) -> Any:
         """Outputs of the network for inputs by name."""
         return self._call(inputs, training=False)
@@ -129,6 +123,12 @@ class ServedModel:
         # Some models return their one output in a dict or list.
         (outputs,) = keras.tree.flatten(self.network(packed, **options))
         return outputs
+
+
+def computes_in_half(network: keras.Model) -> bool:
+    """Whether a layer of a network computes in half precision."""
+    dtypes = {x.compute_dtype for x in nested_layers(network)}
+    return not dtypes.isdisjoint(["float16", "bfloat16"])
 
 
 def _input_names(structure: Any) -> list[str]:

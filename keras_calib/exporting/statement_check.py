@@ -4,7 +4,8 @@ It takes NumPy and SciPy alone. Numbers follow from the data that chose the
 threshold, by the same procedure; hashes from the files of the model.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,20 +27,26 @@ from keras_calib.exporting.statement_facts import (
     compared,
     facts_of,
 )
+from keras_calib.inputs.checks import located
+from keras_calib.inputs.groups import read_groups
 from keras_calib.inputs.outcomes import Outcomes
+from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.results import Result
+from keras_calib.numerics.softmax import log_odds_of
 from keras_calib.predictions.predictions import Predictions
+from keras_calib.predictions.roles import check_present
+from keras_calib.predictions.tables import Table
 from keras_calib.selection.costs import CostTarget
 from keras_calib.selection.data_hash import (
     cost_hashes,
     cost_rows,
     data_hashes,
-    group_hashes,
 )
 from keras_calib.selection.ladder import (
     by_group,
     named_group,
     of_scores,
+    read_outcomes,
 )
 from keras_calib.selection.thresholds import ErrorTarget
 
@@ -73,6 +80,9 @@ class CertificateCheck(Result):
     def holds(self) -> bool:
         """Whether all that was computed again agrees."""
         return not self.differences
+
+    def _facts(self) -> dict[str, Any]:
+        return {"holds": self.holds, **super()._facts()}
 
 
 def check_certificate(
@@ -108,12 +118,13 @@ def check_certificate(
             `Predictions`: calibrated outputs for a score in log-odds or of
             costs, or a log. For a log the hash of counts stands for that of
             scores, and the threshold is compared to three digits, unless the
-            threshold is of answers.
+            threshold is of answers. Or the path of a file of either: what
+            `save_records` writes, or `Predictions.read` reads.
         correct: 1 for right and 0 for wrong predictions `(n,)`. None with
-            `Predictions`.
+            `Predictions` or a file.
         groups: Group of each sample `(n,)`, integers or strings, for a
             selector with thresholds by group. With `Predictions` also the
-            name of a group of theirs.
+            name of a group of theirs, with a file that of a column.
         cost: Cost of each answer `(n,)`, for a selector with costs.
 
     Returns:
@@ -151,6 +162,10 @@ def check_certificate(
         not_checked.append("the fit of the calibrator (needs its own log)")
     if found["kind"] == "chow" and found["costs"]["matrix"] is None:
         not_checked.append("the matrix of costs, of which only a hash is told")
+    if isinstance(scores, str | os.PathLike):
+        scores, correct, groups, cost = _of_file(
+            found, scores, correct, groups, cost
+        )
     given, is_log = (scores, correct, groups, cost), False
     if isinstance(scores, Predictions):
         scores.arguments(None, {"correct": correct})
@@ -236,9 +251,9 @@ def _differing_hashes(
         )
         differ = "the scores or the facts of the costs differ"
     elif kind == "groups":
-        of_rows, of_ranking = group_hashes(rows.names, by_group(rows))
+        of_rows, of_ranking = data_hashes(by_group(rows), rows.names)
     else:
-        of_rows, of_ranking = data_hashes(of_scores(rows))
+        of_rows, of_ranking = data_hashes([of_scores(rows)])
     if of_ranking != wanted["ranking_sha256"]:
         yield (
             "data: other data than those of the certificate, with other "
@@ -285,6 +300,66 @@ def _again(found: dict[str, Any], rows: Outcomes) -> dict[str, dict[str, Any]]:
     return facts_of(
         kind, chosen, scale, coverage=coverage, largest_cost=float(largest)
     )
+
+
+def _of_file(
+    found: dict[str, Any], path: Any, correct: Any, groups: Any, cost: Any
+) -> tuple[Any, ...]:
+    """Records of a file, or its `Predictions`, and the data beside them."""
+    if correct is not None:
+        raise type_error(
+            "`correct` must not be given beside a file, which has it",
+            correct=type(correct).__name__,
+        )
+    if groups is None and found["kind"] in BY_GROUP:
+        groups = found["data"].get("group") or "group"
+    file, is_named = Table(path), isinstance(groups, str)
+    values = {"score", "confidence"} & {*file.names}
+    if not values or "correct" not in file.names:
+        return Predictions.read(path), None, groups, cost
+    read = records_of_file(found, file, {"groups": groups} if is_named else {})
+    groups = read["groups"] if is_named else groups
+    cost = read.get("cost") if cost is None else cost
+    return read["scores"], read.get("correct"), groups, cost
+
+
+def records_of_file(
+    found: dict[str, Any], file: Table, names: Mapping[str, str | None]
+) -> dict[str, Any]:
+    """The arguments of `check_certificate` that a file of records has.
+
+    Args:
+        found: The certificate.
+        file: The file, with a `score`, or else a `confidence`, for each row.
+        names: Columns that have other names than `save_records` gives them:
+            `score` or `confidence`, `correct`, `groups`, `cost`.
+    """
+    kind, values = found["kind"], ("score", "confidence")
+    asked = [x for x in values if names.get(x)]
+    if found["artefact"] is None:
+        asked = [found["score"]["name"]]
+    (value, *_) = asked or [x for x in values if x in file.names] or values
+    wanted = {x: names.get(x) or x for x in (value, "correct")}
+    if kind in BY_GROUP or names.get("groups"):
+        wanted["groups"] = names.get("groups") or "group"
+    if kind == "costs" or names.get("cost"):
+        wanted["cost"] = names.get("cost") or "cost"
+    check_present(file.path.name, file.names, [*wanted.values()])
+    texts = [x for role, x in wanted.items() if role == "groups"]
+    numbers = [x for role, x in wanted.items() if role != "groups"]
+    parts = [*file.parts(texts, numbers)]
+    if not parts:
+        raise value_error(
+            f"{file.path.name} must have records, not names alone", rows=0
+        )
+    columns = {
+        role: np.concatenate([np.atleast_1d(x[name]) for x in parts])
+        for role, name in wanted.items()
+    }
+    if value == "confidence":
+        log = {x: columns.pop(x) for x in ("correct", "confidence")}
+        return {"scores": Predictions(**log), **columns}
+    return {"scores": columns.pop("score"), **columns}
 
 
 def _columns_of(
@@ -343,96 +418,56 @@ def _read_rows(
                 f"`{argument}` must be {rule} for this certificate",
                 kind=kind,
             )
-    name = "confidence" if is_log else "scores"
     if scores is None or correct is None:
         raise value_error(
             "`scores` must be given with `correct`, or be `Predictions`",
             scores=type(scores).__name__,
             correct=type(correct).__name__,
         )
-    given = _column(name, scores, np.asarray(correct))
-    correct = _column("correct", correct, given)
-    _check_rows("correct", (correct == 0) | (correct == 1), "be 0 or 1")
-    score = _score(found, name, given)
-    _check_rows(name, ~np.isnan(score), "not be NaN")
-    rows = Outcomes(score, correct.astype("float64"))
+    given = as_array(scores, "scores")
+    delta = found["guarantee"].get("delta")
+    rows = read_outcomes(_score(found, given, is_log), correct, delta=delta)
     if found["artefact"] is None and is_log:
         rows = rows._replace(confidence=given)
     if groups is not None:
         names = tuple(x["group"] for x in found["selection"]["groups"])
-        rows = rows._replace(group=_places(names, groups, given), names=names)
+        known, places = read_groups(groups, given.shape)
+        # A table of text does not tell 3 from "3".
+        place = {str(name): k for k, name in enumerate(names)}
+        codes = np.array([place.get(str(name), -1) for name in known])
+        rows = rows._replace(group=codes[places], names=names)
     if cost is None:
         return rows
-    cost, largest = _column("cost", cost, given), found["costs"]["largest"]
-    rule = f"lie between 0 and the largest of the certificate, {largest:g}"
-    _check_rows("cost", (cost >= 0) & (cost <= largest), rule)
-    cost = cost.astype("float64")
-    return rows._replace(cost=cost, weight=np.ones(len(cost)))
+    largest = found["costs"]["largest"]
+    costs = read_outcomes(rows.score, cost, largest_cost=largest)
+    return costs._replace(correct=rows.correct)
 
 
-def _score(found: dict[str, Any], name: str, given: np.ndarray) -> np.ndarray:
+def _score(
+    found: dict[str, Any], given: np.ndarray, is_log: bool
+) -> np.ndarray:
     """What the threshold is compared with, of scores or of confidences."""
     scale, column = found["score"]["scale"], found["score"]["name"]
     if found["artefact"] is None:
-        if name.rstrip("s") != column:
+        if is_log != (column == "confidence"):
             raise value_error(
                 f"`{column}` must be given for this certificate, whose "
                 "threshold is for it",
-                given=name,
+                given="confidence" if is_log else "scores",
             )
         return calibrated_confidence(
             found["calibrator"], given.astype("float64")
         )
-    if name == "scores":
+    if not is_log:
         return given.astype("float32")
     if scale != "log-odds":
         raise value_error(
             "`Predictions` of a log need a score in log-odds: give `scores`",
             score=column,
         )
-    given = given.astype("float64")
-    _check_rows(name, (given > 0) & (given < 1), "lie between 0 and 1")
-    return (np.log(given) - np.log1p(-given)).astype("float32")
-
-
-def _places(names: tuple, groups: Any, like: np.ndarray) -> np.ndarray:
-    """The place of each group among those of the certificate, or -1."""
-    given = np.asarray(groups)
-    values = given.reshape(-1).tolist()
-    kinds = int | str | bytes
-    if not all(isinstance(x, kinds) and type(x) is not bool for x in values):
-        raise type_error(
-            "`groups` must be integers or strings, without NaN and None",
-            dtype=given.dtype.name,
-        )
-    _column("groups", given, like, given.dtype.kind)
-    # A table of text does not tell 3 from "3".
-    place = {str(name): k for k, name in enumerate(names)}
-    texts = (x.decode() if isinstance(x, bytes) else str(x) for x in values)
-    return np.array([place.get(text, -1) for text in texts])
-
-
-def _column(
-    name: str, given: Any, like: np.ndarray, kinds: str = "biuf"
-) -> np.ndarray:
-    """An array `(n,)`, which must be as long as another."""
-    given = np.asarray(given)
-    if given.ndim != 1 or given.shape != like.shape or not len(given):
+    bad = ~((given > 0) & (given < 1))
+    if bad.any():
         raise value_error(
-            f"`{name}` must have the shape `(n,)` of all columns, with n >= 1",
-            **{name: given.shape, "others": like.shape},
+            "`confidence` must lie between 0 and 1", **located(bad)
         )
-    if given.dtype.kind not in kinds:
-        raise value_error(
-            f"`{name}` must hold numbers", **{name: given.dtype.name}
-        )
-    return given
-
-
-def _check_rows(name: str, good: np.ndarray, rule: str) -> None:
-    if not good.all():
-        raise value_error(
-            f"`{name}` must {rule}",
-            row=int(np.argmin(good)) + 1,
-            bad_rows=int((~good).sum()),
-        )
+    return log_odds_of(given.astype("float64")).astype("float32")

@@ -1,6 +1,7 @@
 """Verification: a written file is loaded and must answer as Keras does."""
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,8 +10,12 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid, value_error
-from keras_calib.exporting.formats import Signatures
-from keras_calib.exporting.served_model import ImageReader, ServedModel
+from keras_calib.exporting.formats import Runner
+from keras_calib.exporting.served_model import (
+    ImageReader,
+    ServedModel,
+    computes_in_half,
+)
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.selection.served_groups import ids_of
@@ -52,8 +57,8 @@ def probes(
     else:
         given = _read_samples(served, sample_inputs)
         batches = [given, {k: v[:1] for k, v in given.items()}]
-    network = served.from_logits, served.computes_in_half
-    groups = _GroupsInTurn(served)
+    network = served.from_logits, computes_in_half(served.network)
+    groups_of = _groups_in_turn(served)
     for inputs in batches:
         try:
             outputs = served.outputs(inputs)
@@ -65,12 +70,12 @@ def probes(
                 "random inputs",
                 error=str(error)[:200],
             ) from error
-        inputs = inputs | groups.of(outputs)
+        inputs = inputs | groups_of(outputs)
         yield _probe("serving_default", inputs, served, outputs, *network)
     for size in _SIZES if client_logits else ():
         shape = _with_sides(served.logits_shape, *size)
         logits = 3 * rng.standard_normal(shape, "float32")
-        inputs = {"logits": logits, **groups.of(logits)}
+        inputs = {"logits": logits, **groups_of(logits)}
         yield _probe("serving_logits", inputs, served, logits, True, False)
     if images is not None:
         height, width, channels = images.shape
@@ -79,12 +84,12 @@ def probes(
         encoded = encoded_images([images.shape, other], rng)
         for files in (encoded, encoded[:1]):
             outputs = served.outputs({images.input_name: images.read(files)})
-            inputs = {"image_bytes": files, **groups.of(files)}
+            inputs = {"image_bytes": files, **groups_of(files)}
             yield _probe("serving_bytes", inputs, served, outputs, *network)
 
 
 def check_answers(
-    signatures: Signatures,
+    runners: dict[str, Runner],
     probes: Iterable[Probe],
     threshold: float,
     costs: np.ndarray | None = None,
@@ -95,7 +100,7 @@ def check_answers(
     """
     for probe in probes:
         name, wanted = probe.signature, probe.expected
-        given = given_answers(signatures, name, probe.inputs, wanted)
+        given = given_answers(runners, name, probe.inputs, wanted)
         judge = _wrong_answers
         if "labels" in wanted:
             judge = _wrong_labels
@@ -107,14 +112,14 @@ def check_answers(
 
 
 def given_answers(
-    signatures: Signatures,
+    runners: dict[str, Runner],
     name: str,
     inputs: dict[str, np.ndarray],
     wanted: dict[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
     """What a file answers; RuntimeError unless shapes are as wanted."""
     try:
-        given = signatures[name](**inputs)
+        given = runners[name].run(inputs)
     except Exception as error:
         raise wrong_file(name, error=str(error)[:400]) from error
     if set(given) != set(wanted):
@@ -216,23 +221,24 @@ def near(
     return found | (ruled_out & is_ruled_out(a) & is_ruled_out(b))
 
 
-class _GroupsInTurn:
-    """Ids of groups for the batches, all groups and an unknown one in turn."""
+def _groups_in_turn(
+    served: ServedModel,
+) -> Callable[[Any], dict[str, np.ndarray]]:
+    """A function from a batch to its input of groups; none without groups.
 
-    def __init__(self, served: ServedModel):
-        ids = ids_of(served.groups)
-        unknown = np.setdiff1d(np.arange(len(ids) + 1), ids)[:1]
-        self._ids = np.append(ids, unknown).astype("int32")
-        self._served = served
-        self._next = 0
+    All groups and an unknown one come in turn.
+    """
+    known = ids_of(served.groups)
+    unknown = np.setdiff1d(np.arange(len(known) + 1), known)[:1]
+    turns = itertools.cycle([*known, *unknown])
 
-    def of(self, batch: Any) -> dict[str, np.ndarray]:
-        """The input of groups for as many rows; none without groups."""
-        if not self._served.group_input:
+    def of_batch(batch: Any) -> dict[str, np.ndarray]:
+        if not served.group_input:
             return {}
-        places = np.arange(self._next, self._next + len(batch))
-        self._next += len(batch)
-        return {"group": self._ids[places % len(self._ids)]}
+        ids = list(itertools.islice(turns, len(batch)))
+        return {"group": np.array(ids, "int32")}
+
+    return of_batch
 
 
 def wrong_file(signature: str, **facts: Any) -> RuntimeError:

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -21,24 +21,17 @@ from keras_calib.exporting.certificates import (
     check_certifiable,
 )
 from keras_calib.exporting.formats import (
-    FileFormat,
     check_replaced,
     exact_float32,
     file_format,
     format_of,
-    put,
-    scratch_of,
-    written_and_loaded,
+    written_whole,
 )
 from keras_calib.exporting.hub_detectors import export_detector, is_detector
 from keras_calib.exporting.hub_tasks import image_reader, whole_model
-from keras_calib.exporting.served_model import (
-    ImageReader,
-    ServedModel,
-    selector_to_serve,
-)
+from keras_calib.exporting.served_model import ServedModel, selector_to_serve
 from keras_calib.exporting.statement import statement_path, write_statement
-from keras_calib.exporting.verification import Probe, check_answers, probes
+from keras_calib.exporting.verification import check_answers, probes
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.options import filled
 from keras_calib.labels.calibrator import MultiLabelCalibrator
@@ -259,7 +252,18 @@ def export(
         )
         # The first probe comes before the write, so that errors cost little.
         found = tracked(itertools.chain([next(found)], found))
-        _write_whole(served, path, made, images, found, overwrite, certificate)
+
+        def write(to: Path) -> None:
+            made.write(served, to, images)
+
+        costs = getattr(selector, "costs", None)
+        files = written_whole(path, made, overwrite, write)
+        with files as (runners, written):
+            check_answers(runners, found, selector.threshold, costs)
+            if certificate:
+                variables = network.variables
+                told = certificate_of(selector, variables, written, made.name)
+                write_statement(statement_path(written), told)
     return path
 
 
@@ -287,37 +291,3 @@ def _check_calibrated_once(model: keras.Model, calibrator: Any) -> None:
             calibrator=type(calibrator).__name__,
             last_layer=type(last).__name__,
         )
-
-
-def _write_whole(
-    served: ServedModel,
-    path: Path,
-    made: FileFormat,
-    images: ImageReader | None,
-    probes: Iterable[Probe],
-    overwrite: bool,
-    certificate: bool,
-) -> None:
-    with scratch_of(path) as written:
-        signatures = written_and_loaded(
-            lambda to: made.write(served, to, images),
-            made.load,
-            written,
-            made.name,
-        )
-        costs = getattr(served.selector, "costs", None)
-        chosen = served.selector.threshold, costs
-        check_answers(signatures, probes, *chosen)
-        beside = statement_path(written)
-        if certificate:
-            made_of = served.selector, served.network.variables
-            told = certificate_of(*made_of, written, made.name)
-            write_statement(beside, told)
-        of_file = written.is_file()
-        put(written, path, made.name, overwrite)
-        # A crash here leaves a certificate of the earlier file, if any, which
-        # does not fit the new one.
-        if of_file and certificate:
-            os.replace(beside, statement_path(path))
-        elif of_file:
-            statement_path(path).unlink(missing_ok=True)

@@ -42,13 +42,10 @@ def poisson_interval(
     Args:
         statistic: Function of the masses of correct and of wrong predictions,
             each `(cells,)`. It returns NaN where it is not defined.
-        masses: Masses of the correct and of the wrong predictions of each
-            cell, each `(cells,)`.
+        masses: The masses of the sample.
         weight_ratio: Sum of squared weights divided by the sum of weights,
             which turns masses into effective numbers.
-        num_draws: Number of replicates, at least 1.
-        level: Probability to cover, in (0, 1).
-        seed: Seed of the replicates.
+        num_draws, level, seed: Replicates, and the probability to cover.
         beside: Whether the further prediction lies before or after a random
             cell instead of in it, because ties in the sample need not be
             ties in the population. Every second cell must then be empty.
@@ -156,16 +153,9 @@ def rank_interval(
     def statistic(right: np.ndarray, wrong: np.ndarray) -> float:
         if needs_both and not (right.any() and wrong.any()):
             return np.nan
-        mass = right + wrong
-        resampled = RankedGroups(
-            mass=mass,
-            wrong=wrong,
-            before=np.cumsum(mass) - mass,
-            wrong_before=np.cumsum(wrong) - wrong,
-            slope=np.where((right > 0) & (wrong > 0), slope, 0.0),
-            frequency_weights=groups.frequency_weights,
-        )
-        return value(resampled)
+        mixed = np.where((right > 0) & (wrong > 0), slope, 0.0)
+        counts = groups.frequency_weights
+        return value(RankedGroups.of(right + wrong, wrong, mixed, counts))
 
     return poisson_interval(
         statistic,

@@ -7,6 +7,7 @@ to their variance, so that it is far stronger where losses vary less than losses
 of 0 or 1.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -57,10 +58,7 @@ def hoeffding_bentkus_p_value(total: Any, count: Any, limit: Any) -> np.ndarray:
 
     p = min(exp(-n KL(min(m, limit), limit)), e P(Bin(n, limit) <= ceil(n m)))
 
-    Args:
-        total: Sum of independent losses in [0, 1] `(...)`.
-        count: Number of losses `(...)`; without any the p-value is 1.
-        limit: Mean to reject `(...)`, in (0, 1).
+    The limit lies in (0, 1). Without losses the p-value is 1.
 
     Reference:
         Bates et al., Distribution-Free, Risk-Controlling Prediction Sets,
@@ -92,19 +90,19 @@ def betting_p_value(
     losses come in an order that `seed` alone fixes, so that sorted data do no
     harm. The p-value decreases with the limit.
 
-    Args:
-        losses: Independent losses `(n,)` in [0, 1].
-        limit: Mean to reject `(...)`, in (0, 1).
-        delta: Level at which the test is strongest; it is valid at all.
-        seed: Seed of the order.
+    It is strongest at the level `delta`, and valid at all.
 
     Reference:
         Waudby-Smith and Ramdas, Estimating Means of Bounded Random Variables
         by Betting, Journal of the Royal Statistical Society B 86, 2024,
         https://arxiv.org/abs/2010.09686
     """
-    order = generator(seed).permutation(len(losses))
-    return _in_order(losses[order], limit, delta)
+    limit = np.asarray(limit, "float64")
+    found = [
+        AcceptedBets(losses, float(x), delta, seed).p_value(len(losses))
+        for x in limit.reshape(-1)
+    ]
+    return np.reshape(found, limit.shape)
 
 
 def first_rank_by_betting(
@@ -122,7 +120,8 @@ def first_rank_by_betting(
         return fewest
 
     def enough(count: int) -> bool:
-        return bool(_in_order(np.full(count, loss), limit, delta) <= delta)
+        bets = AcceptedBets(np.full(count, loss), limit, delta)
+        return bets.passes(count, delta)
 
     high = 1
     while not enough(high):
@@ -143,53 +142,50 @@ def accepted_p_values(
     delta: float = 0.05,
     seed: int = 0,
 ) -> np.ndarray:
-    """P-values that the mean loss of accepted samples exceeds `limit`.
+    """P-values that the mean loss of accepted samples exceeds a limit.
 
-    Args:
-        losses: Losses `(n,)` in [0, 1], of the surest sample first.
-        accepted: Numbers of accepted samples `(num_thresholds,)`.
-        limit: Mean to reject, in (0, 1).
-        test: `"betting"`, which takes time for each threshold, or
-            `"hoeffding_bentkus"`.
-        delta: Level at which betting is strongest.
-        seed: Seed of the order of betting.
-
-    Returns:
-        P-values `(num_thresholds,)`.
+    Losses `(n,)` are those of the surest sample first, of which the first
+    `accepted` `(num_thresholds,)` are accepted. Betting takes time for each
+    threshold.
     """
     check_in("test", test, TESTS)
     accepted = np.asarray(accepted, int)
     if test == "hoeffding_bentkus":
         totals = np.append(0.0, np.cumsum(losses))[accepted]
         return hoeffding_bentkus_p_value(totals, accepted, limit)
-    # Within the accepted, ranks must not order the bets: losses rise with them.
-    ranks = generator(seed).permutation(len(losses))
-    ordered = losses[ranks]
-    return np.array(
-        [_in_order(ordered[ranks < m], limit, delta) for m in accepted],
-        "float64",
-    )
+    bets = AcceptedBets(losses, limit, delta, seed)
+    return np.array([bets.p_value(m) for m in accepted], "float64")
 
 
 class AcceptedBets:
     """Tests by betting of the mean loss of accepted samples, as they are asked.
 
-    Whether a p-value of `accepted_p_values` is at most a level is often known
-    long before the last bet. Arguments are those of that function.
+    Losses are those of the surest sample first. Whether a p-value is at most a
+    level is often known long before the last bet.
     """
 
     def __init__(
         self, losses: np.ndarray, limit: float, delta: float, seed: int = 0
     ):
+        # Within the accepted, ranks must not order the bets: losses rise with
+        # them.
         self._ranks = generator(seed).permutation(len(losses))
         self._ordered = losses[self._ranks]
         self._limit = limit
         self._delta = delta
 
+    def p_value(self, accepted: int) -> float:
+        """The p-value of so many accepted."""
+        return min(self._p_values(accepted), default=1.0)
+
     def passes(self, accepted: int, level: float) -> bool:
         """Whether the p-value of so many accepted is at most `level`."""
+        return any(p <= level for p in self._p_values(accepted))
+
+    def _p_values(self, accepted: int) -> Iterator[float]:
+        """Those of the bets so far, block by block; the least one counts."""
         limit, largest = self._limit, _LARGEST_BET / (1.0 - self._limit)
-        aim = 2.0 * np.log(1.0 / self._delta) / accepted
+        aim = 2.0 * np.log(1.0 / self._delta) / max(accepted, 1)
         # Sums are those of one block, to the last bit: each goes on from the
         # sum before it.
         total = squares = capital = 0.0
@@ -209,33 +205,11 @@ class AcceptedBets:
             bet = np.sqrt(aim / np.append(before, variance[:-1]))
             bet = np.minimum(bet, largest)
             won = _summed_on(capital, np.log1p(bet * (limit - x)))
-            if np.exp(-max(won.max(), 0.0)) <= level:
-                return True
+            yield float(np.exp(-max(won.max(), 0.0)))
             total, squares, capital = sums[-1], parts[-1], won[-1]
             count, before = count + len(x), variance[-1]
-        return False
 
 
 def _summed_on(total: float, x: np.ndarray) -> np.ndarray:
     """Running sums `(n,)` that go on from a sum."""
     return np.cumsum(np.append(total, x))[1:]
-
-
-def _in_order(losses: np.ndarray, limit: Any, delta: float) -> np.ndarray:
-    """The p-value by betting on losses as they come."""
-    count = len(losses)
-    limit = np.asarray(limit, "float64")
-    if count == 0:
-        return np.ones(limit.shape)
-    index = np.arange(2.0, count + 2.0)
-    mean = (0.5 + np.cumsum(losses)) / index
-    variance = (0.25 + np.cumsum((losses - mean) ** 2)) / index
-    # A bet may know only what came before.
-    variance = np.append(0.25, variance[:-1])
-    bet = np.sqrt(2.0 * np.log(1.0 / delta) / count / variance)
-    p_values = []
-    for one in limit.reshape(-1):
-        own = np.minimum(bet, _LARGEST_BET / (1 - one))
-        capital = np.cumsum(np.log1p(own * (one - losses)))
-        p_values.append(np.exp(-max(capital.max(), 0.0)))
-    return np.array(p_values).reshape(limit.shape)

@@ -111,15 +111,8 @@ def cheapest_answers(
 
     answer = argmin_k E_k,  E_k = sum_j p_j cost[j, k]
 
-    Among ties the first class wins.
-
-    Args:
-        probs: Probabilities `(..., num_classes)`.
-        costs: Costs `(num_classes, num_classes)` of the same dtype.
-        ruled_out: Mask like `probs` of classes that are no answer, or None.
-
-    Returns:
-        Class ids `(...)`, int32, and expected costs `(...)`.
+    Among ties the first class wins. `ruled_out` is a mask like `probs` of
+    classes that are no answer, or None.
     """
     xp = array_namespace(probs)
     expected = xp.matmul(probs, costs)
@@ -153,13 +146,8 @@ def mean_cost_of_decisions(
 ) -> CostEstimate:
     """The mean cost of decisions, with its interval.
 
-    Args:
-        cost: Cost of each answer `(n,)`.
-        accepted: Which answers are accepted, bool `(n,)`.
-        weight: Weights `(n,)`, or None.
-        largest: The largest cost of an answer that is possible, > 0.
-        reject_cost: Cost of a rejection, or None.
-        level: Probability of the interval.
+    Answers have a cost `(n,)`, and are accepted or not. `largest` is the
+    largest cost of an answer that is possible, > 0.
     """
     w = np.ones(len(cost)) if weight is None else weight.astype("float64")
     total = w.sum()
@@ -169,8 +157,7 @@ def mean_cost_of_decisions(
         price = 0.0 if reject_cost is None else float(reject_cost)
         unit = max(largest, price)
         x = np.where(accepted, cost, price) / unit
-        powers = (w, w * x, w * w, w * w * x, (w * x) ** 2, w * x**2, w * x**3)
-        sums = Moments(*(power.sum() for power in powers))
+        sums = Moments.of(x, w)
         ends = mean_interval(sums, level=level, unseen=(0.0, 1.0))
         value = float(sums.mean * unit)
         low, high = (float(np.clip(end, 0.0, 1.0) * unit) for end in ends)

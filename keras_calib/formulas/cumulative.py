@@ -158,16 +158,9 @@ def cumulative_interval(
     standard deviations of the last difference. The interval is (0, 1) without
     samples.
 
-    Args:
-        difference: Differences C through each step `(steps,)`.
-        variance: Variance of each step `(steps,)`: sum w^2 (c - a)^2 over the
-            square of all weight.
-        num_samples: Effective number of samples.
-        third: Third moment of the last difference: sum w^3 (c - a)^3 over the
-            cube of all weight.
-        kind: `"range"` for ECCE-R, `"maximum"` for ECCE-MAD.
-        level: Probability to cover, in (0, 1).
-        seed: Seed of the noise.
+    The variance of each step `(steps,)` is sum w^2 (c - a)^2 over the square of
+    all weight. `third` is sum w^3 (c - a)^3 over its cube, and `num_samples`
+    an effective number.
 
     Reference:
         Andrews and Soares, Inference for Parameters Defined by Moment

@@ -25,15 +25,10 @@ def moved(
     shift: np.ndarray,
     temperature: np.ndarray | float = 1.0,
 ) -> np.ndarray:
-    """Alternatives to a probability: its log-odds over T, plus a shift.
+    """Alternatives to probabilities `(n,)`: log-odds over T, plus a shift.
 
-    Args:
-        probability: Probabilities `(n,)`, in [0, 1].
-        shift: Shifts of the log-odds `(num_alternatives,)`.
-        temperature: Temperatures, > 0, of the same shape, or a number.
-
-    Returns:
-        Probabilities `(n, num_alternatives)`.
+    Shifts are `(num_alternatives,)`, and temperatures > 0 too or a number. The
+    result is `(n, num_alternatives)`.
     """
     inside = np.clip(probability, CLOSEST, 1.0 - CLOSEST)
     return expit(logit(inside)[:, None] / temperature + shift)
@@ -55,15 +50,7 @@ def log_factors(
 
     and 1 if q is one of them. Its mean is at most 1 if the hypothesis holds. It
     is the bet 1 + lambda (outcome - p) with lambda = (q - p) / (p (1 - p)).
-
-    Args:
-        outcome: 1 or 0 `(n,)`.
-        low: Least probability `(n,)`, in [0, 1].
-        high: Largest probability `(n,)`, >= `low`.
-        alternative: Probabilities q `(n, num_alternatives)`, in (0, 1).
-
-    Returns:
-        Logs `(n, num_alternatives)`.
+    Alternatives in (0, 1) and results are `(n, num_alternatives)`.
 
     Reference:
         Waudby-Smith and Ramdas, Estimating Means of Bounded Random Variables
@@ -95,7 +82,7 @@ def start_mass(
 def with_block(
     log_wealth: np.ndarray, log_factor: np.ndarray, mass: float
 ) -> np.ndarray:
-    """Log wealth of each alternative after one more block of outcomes.
+    """Log wealth `(num_alternatives,)` after one more block of outcomes.
 
     The wealth of all earlier starts, and that of a start with this block, are
     multiplied by the factors of the block:
@@ -103,13 +90,9 @@ def with_block(
         wealth = (wealth + mass) * factor
 
     That sums the evidence from every start, weighted by its mass, in one
-    number. Wealth lost in good times does not delay an alarm. The mass must be
-    known before the first outcome of the block.
-
-    Args:
-        log_wealth: Before the block `(num_alternatives,)`; -inf at first.
-        log_factor: Sums of `log_factors` over the block, of the same shape.
-        mass: `start_mass` of the block.
+    number. Wealth lost in good times does not delay an alarm. `log_factor` are
+    sums of `log_factors` over the block. The `start_mass` of the block must be
+    known before its first outcome. The first log wealth is -inf.
 
     Reference:
         Shin, Ramdas and Rinaldo, E-detectors: A Nonparametric Framework for
@@ -123,15 +106,10 @@ def with_block(
 def log_evidence(
     log_wealth: np.ndarray, prior: np.ndarray, mass: float
 ) -> np.ndarray:
-    """Log of the evidence: mean wealth, and the mass of starts to come.
+    """Log of the evidence `(...)`: mean wealth, and the mass of starts to come.
 
-    Args:
-        log_wealth: Log wealth of each alternative `(..., num_alternatives)`.
-        prior: Weights of the alternatives, which sum to 1.
-        mass: Sum of `start_mass` of all blocks so far.
-
-    Returns:
-        Logs `(...)`.
+    The log wealth is `(..., num_alternatives)`, whose weights `prior` sum to 1.
+    `mass` is the sum of `start_mass` of all blocks so far.
     """
     terms = np.log(prior) + log_wealth
     top = np.maximum(terms.max(axis=-1), _LEAST)

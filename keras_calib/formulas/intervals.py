@@ -3,6 +3,7 @@
 Derivation: docs/derivations.md, 'Intervals and guarantees'.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -23,16 +24,8 @@ def clopper_pearson(
     """Exact binomial interval of a share (Clopper and Pearson).
 
     It covers the true share with at least the probability `level`, however few
-    the trials.
-
-    Args:
-        successes: Number of successes `(...)`, between 0 and `trials`. It may
-            be fractional, like effective sample sizes of weighted data.
-        trials: Number of trials `(...)`, >= 0.
-        level: Probability to cover, in (0, 1).
-
-    Returns:
-        `(lower, upper)`, each `(...)`, in [0, 1]. It is (0, 1) without trials.
+    the trials. It is (0, 1) without any. Successes may be fractional, like
+    effective sample sizes of weighted data.
 
     Reference:
         Clopper and Pearson, The Use of Confidence or Fiducial Limits
@@ -158,6 +151,13 @@ class Moments(NamedTuple):
     third: Any
 
     @classmethod
+    def of(cls, x: Any, w: Any, total: Callable[[Any], Any] = np.sum) -> Self:
+        """Those of values and weights, which `total` sums."""
+        wx = w * x
+        terms = (w, wx, w**2, w * wx, wx**2, wx * x, wx * x**2)
+        return cls(*map(total, terms))
+
+    @classmethod
     def of_ratio(
         cls, ratio: Any, weight: Any, total: Any, second: Any, third: Any
     ) -> Self:
@@ -216,15 +216,7 @@ def _with_one_more(sums: Moments, value: float) -> Moments:
     """Add one more value to moments, with the mean effective weight."""
     w = safe_divide(sums.squared_weight, sums.weight)
     w = np.where(w > 0, w, 1.0)
-    return Moments(
-        weight=sums.weight + w,
-        total=sums.total + w * value,
-        squared_weight=sums.squared_weight + w**2,
-        squared_total=sums.squared_total + w**2 * value,
-        squares=sums.squares + w**2 * value**2,
-        second=sums.second + w * value**2,
-        third=sums.third + w * value**3,
-    )
+    return Moments(*map(np.add, sums, Moments.of(value, w, np.asarray)))
 
 
 def _student_interval(

@@ -81,10 +81,9 @@ def likeliest_prior(
         ratio: r `(n, num_classes)`.
         weight: Weights of the rows, with sum 1 `(num_weightings, n)`.
         start: Where to start `(num_weightings, num_classes)`, > 0.
-        tolerance: Bound of the mean log-likelihood that is missing.
-        max_iterations: Most steps.
-        curvature: E[r_k r_m / (sum pi r)^2], near the maxima. None computes it
-            anew whenever steps gain little, for one weighting.
+        tolerance, max_iterations: When it ends.
+        curvature: `curvature_at` near the maxima. None computes it anew
+            whenever steps gain little, for one weighting.
     """
     prior = np.array(start, "float64")
     waiting = np.arange(len(prior))

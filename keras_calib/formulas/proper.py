@@ -108,13 +108,10 @@ def loss_interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Interval of mean losses, from their moments.
 
-    Args:
-        moments: Moments of the losses, scalars or arrays of one shape.
-        errors: Effective number of wrong predictions. With fewer than five,
-            losses without a limit get the largest of a log loss as unseen.
-        level: Probability to cover, in (0, 1).
-        largest: Largest loss that is possible, or None.
-        clip: Lower bound on the probabilities of log losses, or None.
+    With less than five `errors`, an effective number of wrong predictions,
+    losses without a limit get the largest of a log loss as unseen. `largest`
+    is the largest loss that is possible, or None, and `clip` the lower bound
+    on the probabilities of log losses, or None.
     """
     ends = mean_interval(moments, level=level, unseen=(0.0, largest))
     low, high = np.maximum(ends[0], 0.0), ends[1]

@@ -13,7 +13,7 @@ them exact under ties.
 Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.optimize import isotonic_regression
@@ -52,6 +52,21 @@ class RankedGroups(NamedTuple):
     wrong_before: Any
     slope: Any
     frequency_weights: Any = True
+
+    @classmethod
+    def of(
+        cls,
+        mass: np.ndarray,
+        wrong: np.ndarray,
+        slope: np.ndarray | float = 0.0,
+        frequency_weights: Any = True,
+    ) -> Self:
+        """NumPy groups, highest first, with what lies before each."""
+        before, wrong_before = (
+            np.cumsum(np.r_[0.0, x[:-1]]) for x in (mass, wrong)
+        )
+        slope = np.zeros_like(mass) + slope
+        return cls(mass, wrong, before, wrong_before, slope, frequency_weights)
 
 
 def aurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
@@ -249,6 +264,20 @@ class RiskCoveragePoints(Result):
     threshold: np.ndarray
 
 
+def curve_of_groups(
+    groups: RankedGroups, threshold: np.ndarray
+) -> RiskCoveragePoints:
+    """Curve through the ends of the NumPy groups that are not empty."""
+    filled = groups.mass > 0
+    mass, wrong, before, wrong_before = (x[filled] for x in groups[:4])
+    through = before + mass
+    return RiskCoveragePoints(
+        through / through[-1:],
+        (wrong_before + wrong) / through,
+        threshold[filled],
+    )
+
+
 def aurc_by_convention(groups: RankedGroups, area: str = "mean") -> float:
     """AURC of NumPy groups by one of the conventions of `aurc`."""
     check_in("area", area, (*_FOR_ANY_WEIGHTS, *_FOR_COUNTS))
@@ -282,12 +311,9 @@ def optimum_by_convention(groups: RankedGroups, area: str = "mean") -> float:
     """`aurc_by_convention` with all wrong predictions last, without ties."""
     wrong = float(np.sum(groups.wrong))
     good = float(max(np.sum(groups.mass) - wrong, 0.0))
-    best = RankedGroups(
-        mass=np.array([good, wrong]),
-        wrong=np.array([0.0, wrong]),
-        before=np.array([0.0, good]),
-        wrong_before=np.zeros(2),
-        slope=np.zeros(2),
+    best = RankedGroups.of(
+        np.array([good, wrong]),
+        np.array([0.0, wrong]),
         frequency_weights=groups.frequency_weights,
     )
     if area != "merged":
@@ -349,10 +375,7 @@ def _convex(groups: RankedGroups) -> RankedGroups:
     m, q = groups.mass, groups.wrong
     starts = isotonic_regression(safe_divide(q, m), weights=m).blocks[:-1]
     mass, wrong = np.add.reduceat(m, starts), np.add.reduceat(q, starts)
-    before = groups.before[starts]
-    wrong_before = groups.wrong_before[starts]
-    slope = np.zeros_like(mass)
-    return RankedGroups(mass, wrong, before, wrong_before, slope, False)
+    return RankedGroups.of(mass, wrong, frequency_weights=False)
 
 
 def risk_at_coverage_of_groups(

@@ -43,26 +43,16 @@ def log_evidence(
     bet: np.ndarray,
     risk: float,
 ) -> np.ndarray:
-    """Logarithms of e-values against a risk above `risk` at the prior.
+    """Logarithms of e-values `(num_thresholds,)` against a risk above `risk`.
 
-    With right and wrong accepted samples of class y, R and W,
+    With right and wrong accepted samples of class y, R and W, each
+    `(num_thresholds, num_classes)`,
 
     e = prod_y (1 + b w_y risk)^R (1 - b w_y (1 - risk))^W
 
     If the risk at the prior exceeds `risk`, E[e] <= 1. So 1 / e is a p-value.
-
-    Args:
-        right: Right accepted samples of each class
-            `(num_thresholds, num_classes)`.
-        wrong: Wrong ones, of that shape.
-        weight: Weights of the classes `(num_classes,)`.
-        bet: Bet b of each threshold, between 0 and `largest_bet`
-            `(num_thresholds,)`; it may know the labels, but no score and no
-            error.
-        risk: Risk to reject, in (0, 1).
-
-    Returns:
-        `(num_thresholds,)`.
+    The bet b of each threshold lies between 0 and `largest_bet`. It may know
+    the labels, but no score and no error.
     """
     stake = np.multiply.outer(bet, weight)
     gain = right * np.log1p(stake * risk)

@@ -29,7 +29,6 @@ and returns numbers. Not here: formulas (`formulas`) and streaming metrics
 Floor: beside `losses`, `metrics`, `calibrators` and `data`.
 """
 
-from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.costs import CostEstimate
@@ -167,5 +166,4 @@ __all__ = [
     "underconfidence",
 ]
 
-answer_wrong_keywords(__name__)
 tell_functions(__name__)

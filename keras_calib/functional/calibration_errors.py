@@ -168,14 +168,8 @@ def mce(
     Returns:
         MCE in [0, 1].
 
-    Example:
-
-    >>> round(mce([0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=10), 4)
-    0.6
-
     Reference:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        eq. 5, https://arxiv.org/abs/1706.04599
+        That of `ece`, eq. 5.
     """
     sums = equal_width_bins(labels, outputs, num_bins, closed, mode, **options)
     return float(binned_errors.calibration_error(sums, "max"))
@@ -203,11 +197,6 @@ def rmsce(
 
     Returns:
         RMSCE in [0, 1].
-
-    Example:
-
-    >>> round(rmsce([0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=10), 4)
-    0.4472
 
     Reference:
         Hendrycks et al., Deep Anomaly Detection with Outlier Exposure, ICLR
@@ -244,11 +233,6 @@ def average_calibration_error(
 
     Returns:
         Error in [0, 1].
-
-    Example:
-
-    >>> round(average_calibration_error([0, 1], [[0.8, 0.2], [0.6, 0.4]]), 4)
-    0.4
 
     Reference:
         Neumann et al., Relaxed Softmax: Efficient Confidence Auto-Calibration
@@ -433,14 +417,11 @@ def cumulative_differences(
 ) -> CumulativeCurve:
     """Cumulative differences of confidence and correctness, in float64.
 
-    Use it for the arrays behind `CumulativeDisplay` and `ecce`.
-
-    C_k = (1/n) sum over the k least confident of (confidence_i - correct_i)
+    Use it for the arrays behind `CumulativeDisplay` and `ecce`, the C_k of its
+    formulas.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        mode: `"top_label"`, or `"binary"` as in `ecce`.
-        **options: As in `ece`.
+        labels, outputs, mode, **options: As in `ecce`.
 
     Returns:
         Shares, differences and a standard deviation. Predictions of equal
@@ -453,9 +434,7 @@ def cumulative_differences(
     [-0.2, 0.2]
 
     Reference:
-        Arrieta-Ibarra, Gujral, Tannen, Tygert and Xu, Metrics of Calibration
-        for Probabilistic Predictions, JMLR 2022,
-        https://jmlr.org/papers/v23/22-0658.html
+        That of `ecce`.
     """
     top = event_of(labels, outputs, mode, **options).counted()
     return differences_of(top.score, top.confidence, top.correct, top.weight)
@@ -496,10 +475,6 @@ def ecce(
 
     Returns:
         Error in [0, 1].
-
-    Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
 
     Example:
 

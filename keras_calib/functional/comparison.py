@@ -29,7 +29,8 @@ class Comparison(Result):
     Attributes:
         a: Metric of the first network.
         b: Metric of the second network.
-        value: The difference, `a - b`.
+        value: The difference, `a - b`. Below 0 the first network is better
+            in an error or a loss, above 0 in an accuracy or a coverage.
         low: Lower end of the interval of the difference.
         high: Upper end of the interval of the difference.
         p_value: Two-sided p-value of no difference.

@@ -57,11 +57,6 @@ def mean_confidence(
     Returns:
         Confidence in [0, 1].
 
-    Example:
-
-    >>> round(mean_confidence([0, 1], [[0.8, 0.2], [0.6, 0.4]]), 4)
-    0.7
-
     Reference:
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         figure 1, https://arxiv.org/abs/1706.04599
@@ -85,14 +80,8 @@ def confidence_gap(
     Returns:
         Gap in [-1, 1].
 
-    Example:
-
-    >>> round(confidence_gap([0, 1], [[0.8, 0.2], [0.6, 0.4]]), 4)
-    0.2
-
     Reference:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        figure 1, https://arxiv.org/abs/1706.04599
+        That of `mean_confidence`.
     """
     top = top_label(labels, outputs, **options)
     gap = top.confidence.astype("float64") - top.correct
@@ -112,11 +101,6 @@ def overconfidence(
 
     Returns:
         Confidence in [0, 1], 0 if no prediction is wrong.
-
-    Example:
-
-    >>> round(overconfidence([0, 1], [[0.8, 0.2], [0.6, 0.4]]), 4)
-    0.6
 
     Reference:
         Wenger et al., Non-Parametric Calibration for Classification,
@@ -139,14 +123,8 @@ def underconfidence(
     Returns:
         Mean in [0, 1], 0 if no prediction is correct.
 
-    Example:
-
-    >>> round(underconfidence([0, 1], [[0.8, 0.2], [0.6, 0.4]]), 4)
-    0.2
-
     Reference:
-        Wenger et al., Non-Parametric Calibration for Classification,
-        AISTATS 2020, https://arxiv.org/abs/1906.04933
+        That of `overconfidence`.
     """
     top = top_label(labels, outputs, **options)
     return _mean_of(top.correct, 1.0 - top.confidence, top.weight)
@@ -172,11 +150,6 @@ def overconfidence_error(
 
     Returns:
         Error in [0, 1].
-
-    Example:
-
-    >>> round(overconfidence_error([0, 1], [[0.8, 0.2], [0.6, 0.4]]), 4)
-    0.18
 
     Reference:
         Thulasidasan et al., On Mixup Training: Improved Calibration and

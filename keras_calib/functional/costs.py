@@ -88,53 +88,37 @@ def mean_cost(
         matrix = check_costs(costs)
     check_reject_cost(reject_cost)
     if is_log(labels):
-        return _of_log(labels, outputs, costs, reject_cost, level, options)
-    read = standardize_arrays(labels, outputs, **options)
-    if matrix.ndim == 0:
-        matrix = costs * (1.0 - np.eye(read.outputs.shape[-1]))
-    check_same_classes(matrix, read.outputs.shape, "outputs")
-    answers = np.empty(len(read.outputs), int)
-    expected = np.empty(len(read.outputs))
-    for part in block_slices(read.outputs):
-        rows = read.outputs[part].astype("float64")
-        ((_, block),) = probability_blocks(rows, read.from_logits)
-        low = is_ruled_out(rows) if read.from_logits else None
-        answers[part], expected[part] = cheapest_answers(block, matrix, low)
-    if read.votes:
-        cost = np.einsum("nj,jn->n", read.labels, matrix[:, answers])
+        if matrix.ndim:
+            raise value_error(
+                "`costs` must be one number for a log, the cost of an error: "
+                "it does not have the classes",
+                **{"costs.shape": matrix.shape},
+            )
+        top = top_label(labels, outputs, drop=False, **options)
+        cost, weight = costs * top.loss, top.weight
+        expected = costs * (1.0 - top.confidence)
     else:
-        cost = matrix[hard_labels(read.labels), answers]
+        read = standardize_arrays(labels, outputs, **options)
+        weight = read.weight
+        if matrix.ndim == 0:
+            matrix = costs * (1.0 - np.eye(read.outputs.shape[-1]))
+        check_same_classes(matrix, read.outputs.shape, "outputs")
+        answers = np.empty(len(read.outputs), int)
+        expected = np.empty(len(read.outputs))
+        for part in block_slices(read.outputs):
+            rows = read.outputs[part].astype("float64")
+            ((_, block),) = probability_blocks(rows, read.from_logits)
+            low = is_ruled_out(rows) if read.from_logits else None
+            answers[part], expected[part] = cheapest_answers(block, matrix, low)
+        if read.votes:
+            cost = np.einsum("nj,jn->n", read.labels, matrix[:, answers])
+        else:
+            cost = matrix[hard_labels(read.labels), answers]
     return mean_cost_of_decisions(
         cost,
         within_price(expected, reject_cost),
-        read.weight,
+        weight,
         matrix.max(),
-        reject_cost=reject_cost,
-        level=level,
-    )
-
-
-def _of_log(
-    log: Any,
-    outputs: Any,
-    cost: Any,
-    reject_cost: float | None,
-    level: float,
-    options: ArrayOptions,
-) -> CostEstimate:
-    """That of a log, in which each error costs the same."""
-    top = top_label(log, outputs, drop=False, **options)
-    if np.ndim(cost):
-        raise value_error(
-            "`costs` must be one number for a log, the cost of an error: it "
-            "does not have the classes",
-            **{"costs.shape": np.shape(cost)},
-        )
-    return mean_cost_of_decisions(
-        cost * top.loss,
-        within_price(cost * (1.0 - top.confidence), reject_cost),
-        top.weight,
-        cost,
         reject_cost=reject_cost,
         level=level,
     )

@@ -83,9 +83,9 @@ class GroupMetrics(Result):
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The table row by row; None for what is not known."""
-        columns = [_plain(x) for x in self.table.values()]
+        columns = [x.tolist() for x in self.table.values()]
         return [
-            dict(zip(self.table, values, strict=True))
+            _finite(dict(zip(self.table, values, strict=True)))
             for values in zip(*columns, strict=True)
         ]
 
@@ -179,16 +179,17 @@ def group_metrics(
     effective = np.concatenate([x.effective for x in attributes.values()])
     enough = effective >= min_count - 1e-9
     ends = np.cumsum([len(x.names) for x in attributes.values()])[:-1]
-    places = {
+    places: dict[str | None, np.ndarray] = {
         name: np.flatnonzero(x)
         for name, x in zip(attributes, np.split(enough, ends), strict=True)
     }
-    kept = {name: attributes[name].select(x) for name, x in places.items()}
+    kept = {name: x.select(places[name]) for name, x in attributes.items()}
+    places[None] = np.zeros(1, int)
     named = [*metrics, *(("coverage", "risk") if accepts else ())]
 
     def estimates(name: str, attribute: str | None, at: float) -> Estimates:
         if name in more:
-            return more[name](attribute, places.get(attribute or ""), at)
+            return more[name](attribute, places[attribute], at)
         sums = first.merged() if attribute is None else kept[attribute]
         if name in _NORMS:
             return sums.binned(_NORMS[name], at)
@@ -267,14 +268,8 @@ def _largest(
     return tuple(found)
 
 
-def _plain(column: np.ndarray) -> list[Any]:
-    """Values of Python, None for those that are not finite."""
-    if column.dtype.kind != "f":
-        return column.tolist()
-    return [x if np.isfinite(x) else None for x in column.tolist()]
-
-
 def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with None for numbers that are not finite."""
     return {
         k: None if isinstance(x, float) and not np.isfinite(x) else x
         for k, x in row.items()
@@ -296,21 +291,12 @@ def _p(value: float | None) -> str:
 
 
 def holm(p_values: Any) -> np.ndarray:
-    """P-values after Holm, for any dependence between the tests.
+    """P-values `(m,)` after Holm, for any dependence; NaN is no test.
 
     To reject those of at most alpha rejects a true hypothesis with probability
     at most alpha, however many hypotheses are true. In ascending order
 
     adjusted_(i) = max_{j <= i} min(1, (m - j + 1) p_(j))
-
-    Args:
-        p_values: P-values in [0, 1], `(m,)`. NaN is no test: it stays NaN and
-            does not count.
-
-    Reference:
-        Holm, A Simple Sequentially Rejective Multiple Test Procedure,
-        Scandinavian Journal of Statistics 6, 1979,
-        https://www.jstor.org/stable/4615733
     """
     return _adjusted(
         p_values,
@@ -319,21 +305,12 @@ def holm(p_values: Any) -> np.ndarray:
 
 
 def benjamini_hochberg(p_values: Any) -> np.ndarray:
-    """P-values after Benjamini and Hochberg, for independent tests.
+    """P-values `(m,)` after Benjamini and Hochberg; NaN is no test.
 
     To reject those of at most q makes the expected share of true hypotheses
-    among the rejected at most q. In ascending order
+    among the rejected at most q, for independent tests. In ascending order
 
     adjusted_(i) = min_{j >= i} min(1, m p_(j) / j)
-
-    Args:
-        p_values: P-values in [0, 1], `(m,)`. NaN is no test: it stays NaN and
-            does not count.
-
-    Reference:
-        Benjamini and Hochberg, Controlling the False Discovery Rate, Journal
-        of the Royal Statistical Society B 57, 1995,
-        https://doi.org/10.1111/j.2517-6161.1995.tb02031.x
     """
 
     def of_sorted(p: np.ndarray) -> np.ndarray:
@@ -359,9 +336,6 @@ def largest_difference(
     estimates need intervals of level 1 - (1 - level) / (m (m - 1) / 2).
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
-
-    Args:
-        value, low, high: Estimates and ends of their intervals, `(m,)`.
 
     Reference:
         Zou and Donner, Construction of Confidence Limits about Effect

@@ -76,23 +76,6 @@ class Grouping(NamedTuple):
         return Grouping(self.names, code)
 
 
-class _Rows(NamedTuple):
-    """Predictions that count, with their weights.
-
-    `columns`, arrays `(n,)`, are those of `"brier_score"`, `"nll"`, numbers of
-    `"votes"` and `"accept"` that there are.
-    """
-
-    top: Outcomes
-    columns: dict[str, np.ndarray]
-    is_votes: bool = False
-
-    def at(self, places: np.ndarray) -> "_Rows":
-        """Those at these places."""
-        columns = {name: x[places] for name, x in self.columns.items()}
-        return self._replace(top=self.top.part(places), columns=columns)
-
-
 def by_group(
     labels: Any,
     outputs: Any = None,
@@ -162,10 +145,6 @@ def by_group(
     Returns:
         `GroupMetrics`: print it, or take `table`, `rows` and `largest`.
 
-    Raises:
-        ValueError: If shapes do not fit, a group is missing, or a value is
-            out of range.
-
     Example:
 
     >>> labels, probs = [0, 0, 0, 1] * 30, [[0.8, 0.2]] * 120
@@ -213,8 +192,10 @@ def by_group(
     if votes is not None:
         columns["votes"] = votes
     return _table(
-        _Rows(top, columns, has_shares(labels, options)),
+        top,
+        columns,
         groupings(groups, lead, intersections),
+        votes=has_shares(labels, options),
         metrics=metrics,
         statistic=statistic,
         min_count=min_count,
@@ -268,20 +249,23 @@ def _accepted(accept: Any, lead: tuple[int, ...]) -> dict[str, np.ndarray]:
 
 
 def _table(
-    rows: _Rows,
+    top: Outcomes,
+    columns: dict[str, np.ndarray],
     grouped: dict[str, Grouping],
+    *,
+    votes: bool,
     statistic: str | None,
     num_bins: int,
     draws: dict[str, int],
     **shown: Any,
 ) -> GroupMetrics:
-    """The table of records whose groups were read.
+    """The table of outcomes whose groups were read.
 
-    `shown` are the arguments of `group_metrics` of the same names.
+    `columns` `(n,)` are those of losses, numbers of `"votes"` and `"accept"`
+    that there are. `shown` are the arguments of `group_metrics` of that name.
     """
     tail_of(shown["level"])
     check_flag("simultaneous", shown["simultaneous"])
-    top = rows.top
     if statistic is not None and top.weight is not None:
         raise value_error(
             "`statistic` must be None with `sample_weight`: a test counts "
@@ -292,21 +276,22 @@ def _table(
     if top.mask is not None:
         weight = weight * top.mask
     counts, sums, codes = np.flatnonzero(weight > 0), {}, {}
-    rows = rows._replace(top=top._replace(weight=weight)).at(counts)
-    accept = rows.columns.get("accept")
+    top = top._replace(weight=weight).part(counts)
+    columns = {name: x[counts] for name, x in columns.items()}
+    accept = columns.get("accept")
     for name, (names, code) in grouped.items():
-        sums[name] = GroupedSums(num_bins, rows.is_votes)
+        sums[name] = GroupedSums(num_bins, votes)
         codes[name] = sums[name].add(
             names,
             code[counts],
-            rows.top.confidence,
-            rows.top.correct,
-            rows.top.weight,
+            top.confidence,
+            top.correct,
+            top.weight,
             accept,
         )
-    slices = _Slices(rows, codes)
+    slices = _Slices(top, columns, codes)
     p_values = None
-    if statistic == _COUNT and not rows.is_votes:
+    if statistic == _COUNT and not votes:
         p_values = [x.count_p_values() for x in sums.values()]
     elif statistic is not None:
         bins = 1 if statistic == _COUNT else num_bins
@@ -328,23 +313,31 @@ def _table(
 
 
 class _Slices:
-    """What needs the predictions of a group and not only their sums."""
+    """What needs the predictions of a group and not only their sums.
 
-    def __init__(self, rows: _Rows, codes: dict[str, np.ndarray]):
-        self._rows, self._codes = rows, codes
-        self._places: dict[str, list[np.ndarray]] = {}
+    `codes` are those of the groups of attributes; None has all as one.
+    """
 
-    def parts(self, attribute: str | None, places: Any) -> list[_Rows]:
-        """The predictions of each group."""
-        if attribute is None:
-            return [self._rows]
+    def __init__(
+        self,
+        top: Outcomes,
+        columns: dict[str, np.ndarray],
+        codes: dict[str, np.ndarray],
+    ):
+        self._top, self._columns = top, columns
+        everyone = np.zeros(len(top.correct), int)
+        self._codes: dict[str | None, np.ndarray] = {**codes, None: everyone}
+        self._places: dict[str | None, list[np.ndarray]] = {}
+
+    def parts(self, attribute: str | None, places: Any) -> list[np.ndarray]:
+        """Where the predictions of each group are."""
         if attribute not in self._places:
             code = self._codes[attribute]
             order = np.argsort(code, kind="stable")
             ends = np.cumsum(np.bincount(code))[:-1]
             self._places[attribute] = np.split(order, ends)
         parts = self._places[attribute]
-        return [self._rows.at(parts[k]) for k in places]
+        return [parts[k] for k in places]
 
     def p_values(
         self,
@@ -359,9 +352,12 @@ class _Slices:
         found = np.full(len(size), np.nan)
         places = np.flatnonzero(size >= min_count)
         parts = self.parts(attribute, places)
+        votes = self._columns.get("votes")
         for place, own in zip(places, parts, strict=True):
-            votes = own.columns.get("votes")
-            test = records_test(own.top, votes, statistic, num_bins, **draws)
+            top, of_own = self._top.part(own), None
+            if votes is not None:
+                of_own = votes[own]
+            test = records_test(top, of_own, statistic, num_bins, **draws)
             found[place] = test.p_value
         return found
 
@@ -369,7 +365,7 @@ class _Slices:
         self, attribute: str | None, places: Any, level: float
     ) -> Estimates:
         """Mean confidence of each group."""
-        values = self._rows.top.confidence.astype("float64")
+        values = self._top.confidence.astype("float64")
         moments = self._moments(values, attribute, places)
         low, high = mean_interval(moments, level=level, unseen=(0.0, 1.0))
         low, high = np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
@@ -385,8 +381,9 @@ class _Slices:
             return float(formula(groups))
 
         rows = []
-        for part in self.parts(attribute, places):
-            ranks, weight = rank(part.top), part.top.weight
+        for own in self.parts(attribute, places):
+            part = self._top.part(own)
+            ranks, weight = rank(part), part.weight
             ends = rank_interval(
                 value,
                 ranks,
@@ -401,11 +398,11 @@ class _Slices:
         self, name: str, attribute: str | None, places: Any, level: float
     ) -> Estimates:
         """Mean loss of each group, `"brier_score"` or `"nll"`."""
-        losses = self._rows.columns[name]
+        losses = self._columns[name]
         largest = 2.0 if name == "brier_score" else None
         finite = np.isfinite(losses)
         moments = self._moments(np.where(finite, losses, 0), attribute, places)
-        wrong = self._moments(self._rows.top.loss, attribute, places)
+        wrong = self._moments(self._top.loss, attribute, places)
         errors = wrong.mean * wrong.weight**2 / wrong.squared_weight
         low, high = loss_interval(moments, errors, level=level, largest=largest)
         # A probability of 0 of the label has an infinite loss.
@@ -418,17 +415,12 @@ class _Slices:
         self, values: np.ndarray, attribute: str | None, places: Any
     ) -> Moments:
         """Moments of values of the predictions of each group."""
-        code, w = np.zeros(len(values), int), self._rows.top.weight
-        if attribute is not None:
-            code = self._codes[attribute]
-
-        def total(terms: np.ndarray) -> np.ndarray:
-            found = np.bincount(code, terms)
-            return found if attribute is None else found[places]
-
-        wx = w * values
-        terms = (w, wx, w**2, w * wx, wx**2, wx * values, wx * values**2)
-        return Moments(*map(total, terms))
+        code = self._codes[attribute]
+        return Moments.of(
+            values,
+            self._top.weight,
+            lambda terms: np.bincount(code, terms)[places],
+        )
 
 
 def groupings(

@@ -1,6 +1,6 @@
 """Tests of whether a network is calibrated."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self, Unpack
 
 import numpy as np
@@ -280,15 +280,23 @@ class _Draws(NamedTuple):
     num_draws: int
     seed: int
 
-    def blocks(self, null: DrawnLabels) -> Iterator[np.ndarray]:
-        """Sets of shares of correct labels, `(sets, n)` at a time."""
+    def p_value(
+        self,
+        null: DrawnLabels,
+        statistic: Callable[[np.ndarray], Any],
+        observed: float,
+    ) -> float:
+        """That of an observed value of a statistic of drawn shares `(sets, n)`.
+
+        Draws equal to the data count, whatever the rounding.
+        """
         rng = generator(self.seed)
         rows = max(1, _BLOCK // len(null.confidence))
+        reached = 0
         for first in range(0, self.num_draws, rows):
-            yield null.draw(rng, min(rows, self.num_draws - first))
-
-    def p_value(self, reached: int) -> float:
-        """That of so many sets that reach the observed value."""
+            drawn = null.draw(rng, min(rows, self.num_draws - first))
+            values = np.asarray(statistic(drawn))
+            reached += int(np.sum(values >= observed - 1e-12))
         return (1 + reached) / (1 + self.num_draws)
 
 
@@ -305,14 +313,14 @@ def _resampled_ece(
     expected = sums.confidence[filled]
     ends = np.cumsum(sums.weight[filled]).astype(int)
     starts = np.r_[0, ends[:-1]]
-    reached = 0
-    for drawn in draws.blocks(null):
+
+    def errors(drawn: np.ndarray) -> np.ndarray:
         dtype = "int64" if drawn.dtype == bool else "float64"
         hits = np.add.reduceat(drawn, starts, axis=1, dtype=dtype)
-        errors = np.abs(expected - hits).sum(axis=1) / len(correct)
-        # Draws equal to the data must count whatever the rounding.
-        reached += int(np.sum(errors >= observed - 1e-12))
-    return CalibrationTestResult(observed, draws.p_value(reached))
+        return np.abs(expected - hits).sum(axis=1) / len(correct)
+
+    p_value = draws.p_value(null, errors, observed)
+    return CalibrationTestResult(observed, p_value)
 
 
 def _chi_square(
@@ -342,11 +350,14 @@ def _chi_square(
     if len(gap) > 1:
         return CalibrationTestResult(value, float(chi2.sf(value, len(gap))))
     if null.votes is not None:
-        expected, reached = confidence.sum(), 0
-        for drawn in draws.blocks(null):
-            gaps = np.abs(drawn.sum(axis=1) - expected)
-            reached += int(np.sum(gaps >= abs(gap[0]) - 1e-9))
-        return CalibrationTestResult(value, draws.p_value(reached))
+        expected = confidence.sum()
+        # A sum of many rounds more than one share.
+        p_value = draws.p_value(
+            null,
+            lambda drawn: np.abs(drawn.sum(axis=1) - expected),
+            abs(gap[0]) - 1e-9,
+        )
+        return CalibrationTestResult(value, p_value)
     # Two-sided exact test of the number of correct predictions.
     groups, count = np.unique(confidence, return_counts=True)
     tails = poisson_binomial_tails(int(correct.sum()), groups, count)
@@ -400,11 +411,10 @@ def _cumulative(
     # What is in order already is sorted fast.
     order = np.argsort(score, kind="stable")
     score, null = score[order], null.ordered(order)
-    reached = 0
-    for block in draws.blocks(null):
-        for drawn in block:
-            found = differences_of(score, null.confidence, drawn)
-            error = cumulative_error(found.difference, kind)
-            # Draws equal to the data must count whatever the rounding.
-            reached += int(error >= observed - 1e-12)
-    return CalibrationTestResult(observed, draws.p_value(reached))
+
+    def errors(drawn: np.ndarray) -> list[float]:
+        found = [differences_of(score, null.confidence, x) for x in drawn]
+        return [cumulative_error(x.difference, kind) for x in found]
+
+    p_value = draws.p_value(null, errors, observed)
+    return CalibrationTestResult(observed, p_value)

@@ -15,22 +15,13 @@ from keras_calib.formulas.prior import (
 )
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import (
-    check_any_weight,
     check_integer,
     check_not_empty,
     class_axis,
     generator,
 )
-from keras_calib.inputs.options import GivenTogether, check_reading
-from keras_calib.inputs.rows import (
-    both_classes,
-    check_no_nan,
-    check_probabilities,
-    check_row_sums,
-    warn_of_probabilities,
-    without_harm,
-)
-from keras_calib.inputs.weights import read_masked, weight_of_rows
+from keras_calib.inputs.options import GivenTogether
+from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.results import Result
 from keras_calib.numerics.softmax import logsumexp
 
@@ -108,10 +99,6 @@ def estimate_prior(
     Returns:
         A `PriorEstimate`.
 
-    Raises:
-        ValueError: If rows are no probabilities, or an argument is out of
-            range.
-
     Warns:
         RuntimeWarning: If EM did not converge, or if some classes have the
             same predictions.
@@ -144,14 +131,8 @@ def estimate_prior(
             "does not have",
             absent=np.flatnonzero(source == 0).tolist(),
         )
-    if isinstance(outputs, GivenTogether):
-        outputs.arguments(
-            None, {"from_logits": from_logits, "sample_weight": sample_weight}
-        )
-        read = standardize_arrays(outputs)
-        outputs, from_logits = read.outputs, read.from_logits
-        sample_weight = read.weight
-    rows, weight = _read(outputs, from_logits, sample_weight, len(source))
+    told = {"from_logits": from_logits, "sample_weight": sample_weight}
+    rows, weight = _read(outputs, told, len(source))
     if num_draws and len(rows) < 2:
         raise value_error(
             "`outputs` must have >= 2 rows that weigh more than 0 for an "
@@ -183,36 +164,30 @@ def estimate_prior(
 
 
 def _read(
-    outputs: Any, from_logits: bool, sample_weight: Any, num_classes: int
+    outputs: Any, told: dict[str, Any], num_classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities `(n, num_classes)` and weights `(n,)` that are not 0."""
-    check_reading(-1, None, from_logits)
-    outputs, sample_weight = read_masked(outputs, "outputs", sample_weight)
-    class_axis(outputs, -1, "outputs")
-    check_not_empty("outputs", outputs)
-    lead = outputs.shape[:-1]
-    rows = outputs.reshape(-1, outputs.shape[-1])
-    if max(2, rows.shape[-1]) != num_classes:
+    if isinstance(outputs, GivenTogether):
+        outputs.arguments(None, told)
+        read = standardize_arrays(outputs)
+    else:
+        given = as_array(outputs, "outputs")
+        class_axis(given, -1, "outputs")
+        check_not_empty("outputs", given)
+        # The surest class stands for the label, as no logit rules it out.
+        read = standardize_arrays(given.argmax(axis=-1), outputs, **told)
+    rows, weight = read.outputs.astype("float64"), read.weight
+    if rows.shape[-1] != num_classes:
         raise value_error(
             "`outputs` must have the classes of `source`",
-            **{"outputs.shape": outputs.shape, "classes": num_classes},
+            **{"outputs.shape": read.outputs.shape, "classes": num_classes},
         )
-    weight = np.ones(len(rows))
-    if sample_weight is not None:
-        weight = weight_of_rows(sample_weight, lead).astype("float64")
-        check_any_weight(weight)
-    rows = without_harm(rows, weight > 0, from_logits)
-    check_no_nan(rows, from_logits, "outputs")
-    if from_logits:
-        warn_of_probabilities(rows, "outputs")
-    else:
-        check_probabilities(rows, "outputs")
-        check_row_sums(rows, "outputs")
-    rows = both_classes(rows, from_logits).astype("float64")
-    if from_logits:
+    if read.from_logits:
         rows = np.exp(rows - logsumexp(rows, keepdims=True))
     rows = np.clip(rows, 0.0, None)
     rows /= rows.sum(axis=-1, keepdims=True)
+    if weight is None:
+        return rows, np.ones(len(rows))
     return rows[weight > 0], weight[weight > 0]
 
 

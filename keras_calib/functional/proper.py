@@ -57,8 +57,7 @@ def nll(
     0.5697
 
     Reference:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        section 2, https://arxiv.org/abs/1706.04599
+        That of `ece`, section 2.
     """
     check_clip(clip)
     outputs = of_one_output(outputs, "outputs")
@@ -94,7 +93,8 @@ def brier_score(
 
     Reference:
         Brier, Verification of Forecasts Expressed in Terms of Probability,
-        Monthly Weather Review 78, 1950.
+        Monthly Weather Review 78, 1950,
+        https://doi.org/10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2
 
     Differs:
         Some libraries call half of it the Brier score of two classes: the

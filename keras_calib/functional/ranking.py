@@ -54,16 +54,8 @@ def rank(top: Outcomes, ties: str = "average") -> RankedGroups:
         starts = _starts(score)
         mass = np.add.reduceat(mass, starts)
         wrong = np.add.reduceat(wrong, starts)
-    before = np.cumsum(np.r_[0.0, mass[:-1]])
-    wrong_before = np.cumsum(np.r_[0.0, wrong[:-1]])
-    return RankedGroups(
-        mass,
-        wrong,
-        before,
-        wrong_before,
-        slope=np.zeros_like(mass),
-        frequency_weights=are_frequency_weights(top.weight),
-    )
+    counts = are_frequency_weights(top.weight)
+    return RankedGroups.of(mass, wrong, frequency_weights=counts)
 
 
 def thresholds(top: Outcomes) -> np.ndarray:
@@ -254,9 +246,7 @@ def failure_average_precision(
     1.0
 
     Reference:
-        Hendrycks and Gimpel, A Baseline for Detecting Misclassified and
-        Out-of-Distribution Examples, ICLR 2017,
-        https://arxiv.org/abs/1610.02136
+        That of `failure_auroc`.
     """
     check_in("positive", positive, ("error", "success"))
     groups = ranked(labels, outputs, score, **options)

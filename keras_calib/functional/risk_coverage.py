@@ -12,6 +12,7 @@ from keras_calib.formulas.risk_coverage import (
     augrc_of_groups,
     aurc_by_convention,
     coverage_at_risk_of_groups,
+    curve_of_groups,
     normalized_aurc_of_groups,
     optimum_by_convention,
     risk_at_coverage_of_groups,
@@ -107,8 +108,7 @@ def eaurc(
         E-AURC in [0, 1]. With the analytic optimum it can be below 0.
 
     Reference:
-        Geifman et al., Bias-Reduced Uncertainty Estimation for Deep Neural
-        Classifiers, ICLR 2019, https://arxiv.org/abs/1805.08206
+        That of `aurc`.
 
     Differs:
         The paper uses the analytic optimum.
@@ -223,8 +223,7 @@ def eaugrc(
         `failure_auroc`.
 
     Reference:
-        Traub et al., Overcoming Common Flaws in the Evaluation of Selective
-        Classification Systems, NeurIPS 2024, https://arxiv.org/abs/2407.01032
+        That of `augrc`.
     """
     groups = ranked(labels, outputs, score, **options)
     rate = np.sum(groups.wrong) / np.sum(groups.mass)
@@ -330,8 +329,7 @@ def risk_at_coverage(
         Share of errors among accepted predictions, in [0, 1].
 
     Reference:
-        Geifman and El-Yaniv, Selective Classification for Deep Neural
-        Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
+        That of `coverage_at_risk`.
     """
     check_share("coverage", coverage, positive=True)
     groups = ranked(labels, outputs, score, ties, **options)
@@ -363,7 +361,4 @@ def risk_coverage_curve(
         https://www.jmlr.org/papers/v11/el-yaniv10a.html
     """
     top = top_scored(labels, outputs, score, **options)
-    groups = rank(top)
-    through = groups.before + groups.mass
-    risk = safe_divide(groups.wrong_before + groups.wrong, through)
-    return RiskCoveragePoints(through / through[-1], risk, thresholds(top))
+    return curve_of_groups(rank(top), thresholds(top))

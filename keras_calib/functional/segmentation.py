@@ -72,6 +72,14 @@ def per_image(
         ignore_class = options.pop("ignore_class", None)
         labels, outputs, known = labels.arguments(outputs, given)
         mask = known["sample_weight"]
+    if "sample_weight" in options or not are_binary(mask):
+        raise type_error(
+            "`sample_weight` must be left out, or a mask of 0 and 1 in "
+            "`Predictions`: all pixels have equal weight",
+            options=sorted(options),
+        )
+    # Before labels are read: who gives `metric` last gave it as one of them.
+    value = of_arrays("metric", metric, options)
     labels, outputs = as_array(labels, "labels"), as_array(outputs, "outputs")
     check_rank("outputs", outputs, 3, "(batch, ..., num_classes)")
     check_not_empty("outputs", outputs)
@@ -89,12 +97,6 @@ def per_image(
             "`ignore_class` needs class ids as labels, not one-hot or soft "
             "labels",
             ignore_class=ignore_class,
-        )
-    if "sample_weight" in options or not are_binary(mask):
-        raise type_error(
-            "`sample_weight` must be left out, or a mask of 0 and 1 in "
-            "`Predictions`: all pixels have equal weight",
-            options=sorted(options),
         )
     ids = labels.argmax(axis=-1) if soft else labels
     if outputs.shape[-1] == 1:
@@ -114,7 +116,6 @@ def per_image(
             "`labels` must hold a class that is neither ignored nor background",
             **dropped,
         )
-    value = of_arrays("metric", metric, options)
     values = [
         value(labels[i][valid[i]], outputs[i][valid[i]])
         for i in np.flatnonzero(counts)

@@ -83,8 +83,10 @@ class Batch(NamedTuple):
         xp = array_namespace(self.outputs)
         return self.each(lambda x: xp.reshape(x, (-1, *x.shape[lead:])))
 
-    def possible_labels(self, rules: Rules, hard: bool = False) -> Any:
-        """Mask of labels that can be, and that no logit rules out.
+    def possible_labels(
+        self, rules: Rules, hard: bool = False, name: str = "y_pred"
+    ) -> Any:
+        """Mask of labels that can be, and that no logit of `name` rules out.
 
         Ids are in range. Rows sum to 1, and are one-hot if they must be `hard`.
         """
@@ -102,7 +104,7 @@ class Batch(NamedTuple):
         if not self.from_logits:
             return right
         allowed = are_allowed(labels, outputs)
-        check_allowed(allowed, "y_pred", self.counted, rules=rules)
+        check_allowed(allowed, name, self.counted, rules=rules)
         return ops.logical_and(right, allowed)
 
     def with_logits(
@@ -139,7 +141,6 @@ def standardize(
     options: ReadOptions,
     xp: Any = ops,
     *,
-    names: tuple[str, str] = ("y_true", "y_pred"),
     rules: Rules | None = None,
 ) -> Batch:
     """Read labels, predictions and weights of any form: the one door.
@@ -156,11 +157,10 @@ def standardize(
         options: How they are read.
         xp: `keras.ops` for tensors, or NumPy for arrays. The values of their
             outputs and soft labels are left to `read_arrays`.
-        names: Names of labels and outputs in errors.
         rules: Rules to which those of the values are added, for the caller
             to `enforce` with others. None to check the values here.
     """
-    given, from_logits = outputs, options.from_logits
+    given, from_logits, names = outputs, options.from_logits, options.names
     if xp is not np and isinstance(given, list | tuple):
         # They are not yet of Keras' floatx.
         outputs = as_numbers(given, names[1])
@@ -221,7 +221,6 @@ def read_arrays(
     sample_weight: Any,
     options: ReadOptions,
     *,
-    names: tuple[str, str] = ("y_true", "y_pred"),
     rules: Rules | None = None,
     **reading: Any,
 ) -> Batch:
@@ -231,7 +230,7 @@ def read_arrays(
     how facts are read, as in `read_rows`.
     """
     batch = standardize(
-        labels, outputs, sample_weight, options, np, names=names, rules=rules
+        labels, outputs, sample_weight, options, np, rules=rules
     ).flat()
     labels, given = batch.labels, batch.outputs
     label_facts = None
@@ -239,10 +238,10 @@ def read_arrays(
         label_facts = read_rows(labels, from_logits=False, dtype="float32")
         if not rows.is_sound(label_facts, False, SUM_TOLERANCE):
             counts = batch.counted
-            check_soft_labels(labels, names[0], counts, rules=rules)
+            check_soft_labels(labels, options.names[0], counts, rules=rules)
             labels = rows.without_harm(labels, counts, False)
     batch = batch._replace(labels=labels, label_facts=label_facts)
-    return with_rows(batch, given, names[1], rules, **reading)
+    return with_rows(batch, given, options.names[1], rules, **reading)
 
 
 def with_rows(
@@ -329,8 +328,8 @@ def standardize_arrays(
             from_logits,
             ignore_class=ignore_class,
             labels="votes" if votes else "classes",
+            names=("labels", name),
         ),
-        names=("labels", name),
         log_odds=False,
     )
     if from_logits and refuse_probabilities:

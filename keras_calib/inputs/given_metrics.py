@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.keywords import answering
 from keras_calib.backend.late import keras_module
 from keras_calib.inputs.options import GivenTogether, ReadOptions, check_classes
 from keras_calib.numerics.arrays import to_numpy
@@ -32,7 +33,9 @@ def tell_functions(package: str) -> None:
     """Tell the functions of a package that give one number of `labels`."""
     module = sys.modules[package]
     for name in module.__all__:
-        function = getattr(module, name)
+        function = answering(getattr(module, name))
+        # The one that keys stand for is the one that users call.
+        setattr(module, name, function)
         told = getattr(function, "__annotations__", {})
         # The first annotation is that of the first argument.
         if told.get("return") is float and next(iter(told)) == "labels":
@@ -112,7 +115,7 @@ def of_arrays(argument: str, metric: Any, options: dict[str, Any]) -> Callable:
     """A function `(labels, outputs, **weight)` that gives one number.
 
     A metric object is made once and reset before each use. `weight` is
-    `sample_weight`, or nothing.
+    `sample_weight`, or nothing. Errors name `labels` and `outputs`.
     """
     key = told_key(argument, metric)
     if isinstance(metric, str) and key in _FUNCTIONS:
@@ -126,6 +129,10 @@ def of_arrays(argument: str, metric: Any, options: dict[str, Any]) -> Callable:
         return lambda labels, outputs, **weight: metric(
             labels, outputs, **weight, **options
         )
+
+    own = getattr(metric, "options", None)
+    if isinstance(own, ReadOptions):
+        metric.options = own._replace(names=("labels", "outputs"))
 
     def value(labels: Any, outputs: Any, **weight: Any) -> float:
         metric.reset_state()

@@ -185,6 +185,8 @@ class ReadOptions(NamedTuple):
     labels: str = "classes"
     # Samples side by side, of which one that is invalid leaves out all.
     columns: int = 1
+    # What errors call labels and outputs, as Keras does or as a user gave them.
+    names: tuple[str, str] = ("y_true", "y_pred")
 
     @property
     def votes(self) -> bool:
@@ -194,7 +196,8 @@ class ReadOptions(NamedTuple):
     def of_metric(self) -> dict[str, Any]:
         """The same options as arguments of a streaming metric."""
         named = self._asdict()
-        del named["output"], named["columns"]
+        for name in ("output", "columns", "names"):
+            del named[name]
         if not self.votes:
             # States stored before there was a choice are those of classes.
             del named["labels"]

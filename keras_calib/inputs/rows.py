@@ -227,17 +227,13 @@ def check_no_probabilities(logits: np.ndarray, name: str) -> None:
     rows = logits.reshape(-1, logits.shape[-1])
     if not resembles_probabilities(rows):
         return
-    one_output = _is_one_output(rows)
-    logs = "log(p / (1 - p))" if one_output else "their logs"
-    advice = (
-        f"pass {logs}; `fit_on` and `export` take these of a model that "
-        "returns probabilities"
-    )
-    if one_output:
-        warn(f"`{name}` {_LOOKS_LIKE} and is read as logits: {advice}")
+    if _is_one_output(rows):
+        warn(as_logits_message(name))
         return
     raise value_error(
-        f"`{name}` must be logits, not probabilities: {advice}",
+        f"`{name}` must be logits, not probabilities: pass "
+        "`from_logits=False`, which takes their logs, or "
+        "`Predictions(labels, probs)`",
         **{f"{name}[0]": np.round(rows[0], 4).tolist()[:10]},
     )
 

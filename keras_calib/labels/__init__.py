@@ -9,7 +9,6 @@ pages (`reporting`).
 Floor: above `selection`; nothing for classes imports it.
 """
 
-from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.loss import MultiLabelLoss
 from keras_calib.labels.metric import MultiLabelMetric
@@ -22,5 +21,3 @@ __all__ = [
     "MultiLabelMetric",
     "MultiLabelSelector",
 ]
-
-answer_wrong_keywords(__name__)

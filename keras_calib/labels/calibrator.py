@@ -34,6 +34,7 @@ from keras_calib.labels.columns import (
     check_class_names,
     columns_of,
     label_logits,
+    names_of,
     place_of_label,
 )
 from keras_calib.numerics.arrays import shape_of, to_numpy
@@ -65,7 +66,8 @@ class MultiLabelCalibrator(CalibratesPredictions):
             `HistogramBinning` or `VennAbers`, whose options every fit has. Its
             own fit is not used.
         shared: Whether one fit to all labels together serves every label.
-        class_names: Names of the labels, for messages; None numbers them.
+        class_names: Names of the labels, for messages; None takes those of
+            the `Predictions` of the fit, or numbers.
         values: Fitted values by name, which `get_config` stores; None waits
             for `fit`.
         applies: Whether each label is calibrated `(labels,)`; goes with
@@ -104,10 +106,9 @@ class MultiLabelCalibrator(CalibratesPredictions):
         class_names: Sequence[str] | None = None,
         values: dict[str, Any] | None = None,
         applies: Sequence[bool] | None = None,
-        name: str = "multi_label_calibrator",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self.supports_masking = True
         if isinstance(calibrator, CalibratorChoice):
             calibrator = calibrator.calibrator
@@ -138,7 +139,7 @@ class MultiLabelCalibrator(CalibratesPredictions):
         self, given: Predictions, num_folds: int, force: bool
     ) -> None:
         """Fits each label; warnings of several fits come once, with labels."""
-        names = self.class_names
+        names = names_of(given, self.class_names)
         columns = columns_of(given, names)
         shown: Sequence[Any] = ["all labels"]
         if not self.shared:
@@ -146,6 +147,7 @@ class MultiLabelCalibrator(CalibratesPredictions):
         parts = _parts_of(columns, self.shared, given.units)
         usable = _usable_labels(self.calibrator, parts, shown, force)
         self._set(self._fit_each(parts, shown, usable, num_folds), usable)
+        self.class_names = names
 
     def _fit_each(
         self,
@@ -176,7 +178,7 @@ class MultiLabelCalibrator(CalibratesPredictions):
         with one_thread_of_blas():
             rows = fit_columns(fit, columns)
         _tell(told, len(parts))
-        found = tables(rows, dict.fromkeys(self.calibrator.fitted_values))
+        found = tables(rows, self.calibrator.fitted_values)
         if len(parts) > 1:
             return found
         # A number for all labels has no axis of labels.

@@ -136,17 +136,10 @@ def read_columns(
 ) -> LabelColumns:
     """Read a whole data set of several labels, each a column of its own.
 
-    The values of outputs are left to those who read a column, `(n, 1)`.
-
-    Args:
-        labels: Labels `(n, ..., labels)` in [0, 1], or the ignored class. With
-            one label also `(n, ...)`.
-        outputs: Logits or probabilities `(n, ..., labels)`.
-        sample_weight: Weights `(n,)` or `(n, ..., labels)`, or None. Labels of
-            weight 0 are missing.
-        ignore_class: Class that marks missing labels, or None.
-        num_labels: Number of labels that is expected, or None for any.
-        name: Name of `outputs` in errors.
+    Outputs are `(n, ..., labels)`, and errors call them `name`; their values
+    are left to those who read a column, `(n, 1)`. Labels are in [0, 1], or the
+    ignored class, of that shape; a single one also `(n, ...)`. Weights are
+    `(n,)` or `(n, ..., labels)`, and labels of weight 0 are missing.
     """
     labels = as_array(labels, "labels")
     outputs, sample_weight = read_masked(
@@ -189,6 +182,13 @@ def read_columns(
     return LabelColumns(labels, outputs, weight, present, tuple(lead))
 
 
+def names_of(given: Predictions, names: Any) -> tuple[str, ...] | None:
+    """Names of the labels: those that were given, or of the `Predictions`."""
+    if names is None:
+        names = check_class_names(given.class_names, None)
+    return names
+
+
 def columns_of(given: Predictions, names: Sequence[str] | None) -> LabelColumns:
     """The columns of logits of `Predictions`, of as many labels as names."""
     return read_columns(
@@ -204,12 +204,8 @@ def columns_of(given: Predictions, names: Sequence[str] | None) -> LabelColumns:
 def over_labels(x: Any, counted: Any, example: str) -> Any:
     """The least or the mean of x over the labels that count, `(...)`.
 
-    It is array-agnostic. An example without any such label gets 0.
-
-    Args:
-        x: Values `(..., labels)`.
-        counted: False for labels that are missing, `(..., labels)`.
-        example: `"worst"` for the least, `"mean"` for the mean.
+    It is array-agnostic. An example without any such label gets 0. `example` is
+    `"worst"` for the least or `"mean"`.
     """
     xp = array_namespace(x)
     if example == "mean":
@@ -322,14 +318,13 @@ def place_of_label(label: Any, names: Sequence[str]) -> int:
     return int(label)
 
 
-def label_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
+def label_logits(outputs: Any, from_logits: bool) -> Any:
     """A model's outputs `(batch, ..., labels)` as logits of each label.
 
-    A probability p becomes log(p / (1 - p)), as that of one output does. In
-    eager mode values are checked where `counts` is True.
+    A probability p becomes log(p / (1 - p)), as that of one output does.
     """
     if from_logits:
         return ops.cast(outputs, "float32")
     outputs = ops.expand_dims(outputs, -1)
-    pairs = to_model_logits(outputs, from_logits, counts)
+    pairs = to_model_logits(outputs, from_logits)
     return pairs[..., 1] - pairs[..., 0]

@@ -10,8 +10,7 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.values import Rules
 from keras_calib.inputs.weights import standardize_weights
 from keras_calib.labels.columns import as_entries, check_label_weights
-from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.batch_coupled import BatchCoupledLoss
+from keras_calib.losses.base import BatchCoupledLoss, PerSampleLoss
 from keras_calib.numerics.arrays import shape_of
 
 

@@ -10,8 +10,10 @@ from keras import ops
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators.fitted_layer import LayerOptions, of_logits
+from keras_calib.formulas.bounded_means import TESTS
 from keras_calib.inputs.checks import check_flag, check_in
-from keras_calib.inputs.options import filled
+from keras_calib.inputs.options import filled, taken
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.labels.calibrator import MultiLabelCalibrator
@@ -21,20 +23,21 @@ from keras_calib.labels.columns import (
     check_class_names,
     columns_of,
     label_logits,
+    names_of,
 )
 from keras_calib.labels.loss import MultiLabelLoss
 from keras_calib.labels.metric import MultiLabelMetric
-from keras_calib.labels.thresholds import (
-    ShareTarget,
-    ladders_of_labels,
-    outcomes_of_examples,
-)
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import StreamingMetric
-from keras_calib.predictions.fitting import FitsOnModel, given_rows
+from keras_calib.predictions.fitting import FitsOnModel, RowOptions, given_rows
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.classifier import SelectiveClassifier
-from keras_calib.selection.ladder import check_units, read_outcomes
+from keras_calib.selection.ladder import (
+    Ladder,
+    check_units,
+    counted,
+    of_scores,
+)
 from keras_calib.selection.rules import by_blocks
 from keras_calib.selection.selector import Selector
 from keras_calib.selection.thresholds import ErrorTarget
@@ -52,6 +55,10 @@ class LabelTarget(TypedDict, total=False):
     coverage: float | None
     delta: float | None
     method: str | None
+
+
+class LabelOptions(LabelTarget, RowOptions, total=False):
+    """Options of a fit: the target, and how arrays are read."""
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -75,7 +82,7 @@ class MultiLabelSelector(Selector, FitsOnModel):
         by: `"label"` or `"example"`.
         example: With `by="example"`, `"worst"` or `"mean"`.
         class_names: Names of the labels, for the facts; None takes those of
-            the calibrator, or numbers.
+            the calibrator, or of the `Predictions` of the fit, or numbers.
         threshold: The threshold, or one for each label, if you know it; None
             waits for `fit`.
         chosen: Facts about the threshold, which `fit` sets.
@@ -114,10 +121,9 @@ class MultiLabelSelector(Selector, FitsOnModel):
         class_names: Sequence[str] | None = None,
         threshold: Any = None,
         chosen: Choice | None = None,
-        name: str = "multi_label_selector",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         known = calibrator is None or isinstance(
             calibrator, MultiLabelCalibrator
         )
@@ -145,10 +151,7 @@ class MultiLabelSelector(Selector, FitsOnModel):
         at_once: bool = True,
         tune_fraction: float | None = None,
         seed: int = 0,
-        from_logits: bool = True,
-        sample_weight: Any = None,
-        ignore_class: int | None = None,
-        **options: Unpack[LabelTarget],
+        **options: Unpack[LabelOptions],
     ) -> Self:
         """Chooses the thresholds on held-out data and returns self.
 
@@ -168,20 +171,16 @@ class MultiLabelSelector(Selector, FitsOnModel):
                 `(n, labels)`.
             logits: Logits before calibration `(n, labels)`; None with
                 `Predictions`.
-            risk: Largest allowed risk; `fit` maximises the coverage.
-            coverage: Least share to accept, instead of `risk`.
-            delta: Probability that the guarantee may fail, in (0, 1). None
-                bounds the risk on these examples only.
-            method: With `delta` and `"mean"`, `"betting"` or
-                `"hoeffding_bentkus"`. None takes the first.
             at_once: Whether the labels share `delta`, equally.
             tune_fraction: Share of the rows, drawn at random, that fits an
                 unfitted calibrator; the rest chooses the thresholds.
             seed: Seed of this split.
-            from_logits: Whether `logits` are logits, not probabilities.
-            sample_weight: Weights `(n,)` or `(n, labels)`; 0 or 1 with
-                `delta`. Labels of weight 0 are missing.
-            ignore_class: Value that marks missing labels, such as -1.
+            **options: `risk`, `coverage`, `delta` and `method` as
+                `keras_calib.selection.Target` says; a `method` is for
+                `"mean"`, `"betting"` or `"hoeffding_bentkus"`. For arrays
+                `from_logits`, `sample_weight` `(n,)` or `(n, labels)`, where
+                labels of weight 0 are missing, and `ignore_class`, the value
+                of missing labels, such as -1.
 
         Raises:
             ValueError: If the target is out of reach, or by example if only
@@ -190,36 +189,31 @@ class MultiLabelSelector(Selector, FitsOnModel):
             RuntimeError: If the calibrator is not fitted and `tune_fraction`
                 is None.
         """
-        asked = filled("MultiLabelSelector.fit", options, LabelTarget)
+        rows, rest = taken(options, RowOptions)
+        asked = filled("MultiLabelSelector.fit", rest, LabelTarget)
         check_flag("at_once", at_once)
-        given = given_rows(
-            labels,
-            logits,
-            by_label=True,
-            from_logits=from_logits,
-            sample_weight=sample_weight,
-            ignore_class=ignore_class,
-        )
-        target: Any
-        target = ErrorTarget(asked.risk, asked.coverage, asked.delta)
+        given = given_rows(labels, logits, by_label=True, **vars(rows))
+        method = None
         if self.by == "example" and self.example == "mean":
-            target = ShareTarget(target, asked.method)
+            method = TESTS[0] if asked.method is None else asked.method
         elif asked.method not in (None, "ltt"):
             raise value_error(
                 '`method` must be None unless `example="mean"`: risks have '
                 "exact binomial tests",
                 method=asked.method,
             )
+        target = ErrorTarget(asked.risk, asked.coverage, asked.delta, method)
         target.check()
-        columns = columns_of(given, self.class_names)
+        names = names_of(given, self.class_names)
+        columns = columns_of(given, names)
         check_units(asked.delta, columns.lead, given.units)
         _check_usable(columns)
         if tune_fraction is None:
             check_nothing_to_tune([self.calibrator], asked.delta)
         else:
             parts = drawn_parts(len(given), tune_fraction, seed)
-            tune, rest = (given[rows] for rows in parts)
-            columns = columns_of(rest, self.class_names)
+            tune, others = (given[part] for part in parts)
+            columns = columns_of(others, names)
         with (
             self.remembering(given.from_logits),
             undone_by_errors(self, [self.calibrator]),
@@ -228,7 +222,9 @@ class MultiLabelSelector(Selector, FitsOnModel):
                 self.calibrator.fit(tune)
             outputs = columns.outputs.astype("float32")
             scored = by_blocks(self._calibrated, outputs)
-            self._take(columns._replace(outputs=scored), target, at_once)
+            columns = columns._replace(outputs=scored)
+            self._take(columns, target, names, at_once)
+            self.class_names = names
         return self
 
     def call(self, logits, *, from_logits=None):
@@ -286,21 +282,23 @@ class MultiLabelSelector(Selector, FitsOnModel):
         # digits near 0.
         return -ops.mean(ops.sigmoid(-sure), axis=-1)
 
-    def _take(self, columns: LabelColumns, target: Any, at_once: bool) -> None:
+    def _take(
+        self,
+        columns: LabelColumns,
+        target: ErrorTarget,
+        names: Any,
+        at_once: bool,
+    ) -> None:
         """Takes the best thresholds for calibrated logits in columns."""
         right = (columns.outputs > 0.0) == (columns.labels > 0.5)
         score = by_blocks(self._score, columns.outputs)
         if self.by == "label":
-            names = self.class_names or range(columns.num_labels)
-            ladders = ladders_of_labels(columns, score, right, target.delta)
+            names = names or range(columns.num_labels)
+            ladders = _ladders_of(columns, score, right, target.delta)
             chosen = target.choose_each(names, ladders, "labels", at_once)
         else:
-            found = outcomes_of_examples(columns, score, right, self.example)
-            if isinstance(target, ErrorTarget):
-                found = read_outcomes(
-                    found.score, found.correct, found.weight, target.delta
-                )
-            chosen = target.choose(found)
+            found = _outcomes_of_examples(columns, score, right, self.example)
+            chosen = target.choose(counted(found, target.delta))
         self.keep(chosen)
 
     def get_config(self):
@@ -369,6 +367,60 @@ def _check_usable(columns: LabelColumns) -> None:
             "`labels` must be 0 or 1, as an answer is right or wrong",
             soft=int(soft.sum()),
         )
+
+
+def _ladders_of(
+    columns: LabelColumns,
+    score: np.ndarray,
+    right: np.ndarray,
+    delta: float | None,
+) -> list[Ladder | None]:
+    """The thresholds of each label; None for one that no example has."""
+    found: list[Ladder | None] = []
+    every = Outcomes(score, right.astype("float64"), weight=columns.weight)
+    # One by one, as copies of all columns at once take long.
+    for k in range(columns.num_labels):
+        kept: Any = slice(None)
+        if columns.present is not None:
+            kept = columns.present[:, k]
+        one = every.part((kept, k))
+        some = len(one.score) > 0
+        found.append(of_scores(counted(one, delta)) if some else None)
+    return found
+
+
+def _outcomes_of_examples(
+    columns: LabelColumns, score: np.ndarray, right: np.ndarray, example: str
+) -> Outcomes:
+    """Examples that have all labels, and how far each is wrong.
+
+    Raises ValueError if only some labels of an example are missing: its score
+    is of all labels.
+    """
+    kept: np.ndarray = np.ones(len(right), bool)
+    if columns.present is not None:
+        kept = np.asarray(columns.present.all(axis=-1))
+        partly = columns.present.any(axis=-1) & ~kept
+        if partly.any():
+            raise value_error(
+                "`labels` must have all labels of an example, or none, with "
+                '`by="example"`: the score of an example is of all',
+                examples=int(partly.sum()),
+            )
+    right, weight = right[kept], columns.weight
+    found = np.asarray(right.all(axis=-1), "float64")
+    if example == "mean":
+        found = right.mean(axis=-1)
+    if weight is not None:
+        weight = weight[kept]
+        if not np.all(weight == weight[:, :1]):
+            raise value_error(
+                "`sample_weight` must be one for each example, `(n,)`, with "
+                '`by="example"`',
+                shape=weight.shape,
+            )
+        weight = weight[:, 0]
+    return Outcomes(score[kept], found, weight=weight)
 
 
 # Kinds, their wrappers, and what makes them; the first that fits is taken.

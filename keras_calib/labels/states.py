@@ -48,13 +48,9 @@ class _Wrapped:
 
 
 class ColumnSummary(_Wrapped):
-    """The sums of a summary for each of several labels.
+    """The sums of a summary of one label for each of several.
 
     Records are the entries of all labels, those of an example side by side.
-
-    Args:
-        inner: Summary of one label.
-        num_labels: Number of labels.
     """
 
     @property
@@ -126,11 +122,9 @@ class ColumnSummary(_Wrapped):
 
 
 class ExampleSummary(_Wrapped):
-    """The sums of a summary of whole examples.
+    """The sums of a summary of one record for each example.
 
-    Args:
-        inner: Summary of one record for each example.
-        example: `"worst"` or `"mean"` of the labels.
+    `example` is `"worst"` or `"mean"` of the labels.
     """
 
     def __init__(self, inner: Any, example: str):

@@ -25,12 +25,7 @@ _BASE = ("base_nll", "base_brier_score")
 
 
 class LabelTable:
-    """What each label is worth, from one pass, in memory that does not grow.
-
-    Args:
-        num_bins: Number of bins of the calibration errors.
-        from_logits: Whether outputs are logits.
-    """
+    """What each label is worth, from one pass, in memory that does not grow."""
 
     def __init__(self, num_bins: int, from_logits: bool):
         self._metric = MultiLabelMetric(

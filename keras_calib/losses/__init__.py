@@ -14,7 +14,7 @@
 - Segmentation: `NACL`, `nacl`, `SVLS`, `svls`.
 - Targets: `smooth_labels`, `objectness_targets`, `cape_targets`, `cape_loss`.
 - What a loss does: `effective_labels`, `EffectiveTargets`,
-  `regularizer_histogram`, `RegularizerCounts`, `inactive_share`.
+  `regularizer_histogram`, `RegularizerCounts`.
 - Bases: `PerSampleLoss`, `BatchCoupledLoss`.
 
 Lives here: losses per sample, losses with a term over the whole batch, and what
@@ -23,22 +23,21 @@ losses need (`training`).
 Floor: above `formulas` and `predictions`, beside `metrics` and `data`.
 """
 
-from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.formulas.targets import (
     cape_targets,
     objectness_targets,
     smooth_labels,
 )
 from keras_calib.losses.average_calibration import L1ACE, l1_ace
-from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.batch_coupled import BatchCoupledLoss
-from keras_calib.losses.brier import BrierLoss, brier_loss
-from keras_calib.losses.confidence_accuracy import DCA, MDCA, dca, mdca
+from keras_calib.losses.base import BatchCoupledLoss, PerSampleLoss
+from keras_calib.losses.batch_terms import DCA, MDCA, MMCE, dca, mdca, mmce
 from keras_calib.losses.crl import CRLMargin, correctness_ranking, crl_margin
 from keras_calib.losses.entropy import (
+    BrierLoss,
     ConfidencePenalty,
     LabelRelaxation,
     UniformityPenalty,
+    brier_loss,
     confidence_penalty,
     label_relaxation,
     uniformity_penalty,
@@ -52,14 +51,12 @@ from keras_calib.losses.focal import (
     focal_loss,
     inverse_focal_loss,
 )
-from keras_calib.losses.kernel import MMCE, mmce
 from keras_calib.losses.margin import ACLS, MbLS, acls, mbls
 from keras_calib.losses.pairwise import CPC, cpc
 from keras_calib.losses.regularizers import (
     EffectiveTargets,
     RegularizerCounts,
     effective_labels,
-    inactive_share,
     regularizer_histogram,
 )
 from keras_calib.losses.smoothing import (
@@ -109,7 +106,6 @@ __all__ = [
     "effective_labels",
     "flsd",
     "focal_loss",
-    "inactive_share",
     "inverse_focal_loss",
     "l1_ace",
     "label_relaxation",
@@ -124,5 +120,3 @@ __all__ = [
     "svls",
     "uniformity_penalty",
 ]
-
-answer_wrong_keywords(__name__)

@@ -1,4 +1,7 @@
-"""Average calibration error of the classes of an image (L1-ACE)."""
+"""Average calibration error of the classes of an image (L1-ACE).
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
+"""
 
 from collections.abc import Callable
 from typing import Any, Unpack
@@ -11,8 +14,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.backend.replicas import num_replicas, sum_over_replicas
 from keras_calib.inputs.checks import check_flag, check_in, check_integer
-from keras_calib.losses.base import LossOptions, PerSampleLoss
-from keras_calib.losses.batch_coupled import BatchCoupledLoss
+from keras_calib.losses.base import BatchCoupledLoss, CoupledOptions
 from keras_calib.losses.closed_forms import (
     Targets,
     flat_rows,
@@ -47,8 +49,6 @@ def l1_ace(
 
     mean_images mean_k mean_b |mean_{n in b} p_nk - mean_{n in b} labels_nk|
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
         labels: One-hot or soft labels `(batch, ..., num_classes)`.
         logits: Logits `(batch, ..., num_classes)`.
@@ -58,9 +58,6 @@ def l1_ace(
 
     Returns:
         A scalar in [0, 1], 0 if all weights are 0.
-
-    Raises:
-        ValueError: If `by` is `"image"` and there is no axis of space.
 
     Reference:
         That of `L1ACE`.
@@ -203,9 +200,7 @@ class L1ACE(BatchCoupledLoss):
             authors do. `"batch"` takes that of all pixels of the batch, also
             for classification.
         include_background: Whether class 0 takes part in the mean over k.
-        fidelity: The `PerSampleLoss` to add the term to, or None for cross
-            entropy.
-        **kwargs: `name` and arguments of `PerSampleLoss`.
+        **kwargs: `fidelity`, `name` and arguments of `BatchCoupledLoss`.
 
     Raises:
         ValueError: On call, if `by` is `"image"` and predictions are rows
@@ -235,9 +230,7 @@ class L1ACE(BatchCoupledLoss):
         num_bins: int = 20,
         by: str = "image",
         include_background: bool = True,
-        fidelity: PerSampleLoss | None = None,
-        name: str = "l1_ace",
-        **kwargs: Unpack[LossOptions],
+        **kwargs: Unpack[CoupledOptions],
     ):
         check_integer("num_bins", num_bins, 1)
         check_in("by", by, ("image", "batch"))
@@ -245,13 +238,11 @@ class L1ACE(BatchCoupledLoss):
         super().__init__(
             l1_ace,
             strength=strength,
-            fidelity=fidelity,
             hyperparameters={
                 "num_bins": num_bins,
                 "by": by,
                 "include_background": include_background,
             },
-            name=name,
             **kwargs,
         )
 

@@ -1,18 +1,22 @@
-"""The base class of losses that are computed sample by sample."""
+"""Base classes of losses: of each sample, and with a term over the batch."""
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 import keras
 from keras import ops
 
 from keras_calib.backend.compiled import compiled_by_xla, without_autograph
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.replicas import num_replicas, sum_over_replicas
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.replicas import (
+    all_rows,
+    num_replicas,
+    sum_over_replicas,
+)
 from keras_calib.inputs import config
 from keras_calib.inputs.batch import standardize
-from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.checks import check_at_least, check_flag
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.rows import (
     check_logits,
@@ -20,9 +24,12 @@ from keras_calib.inputs.rows import (
     warn_by_operation,
 )
 from keras_calib.inputs.values import Rules, enforce, has_values
-from keras_calib.losses.closed_forms import read_as
+from keras_calib.losses.closed_forms import cross_entropy, read_as
 from keras_calib.numerics.arrays import as_numbers, safe_divide
 from keras_calib.numerics.results import config_text
+
+# What loss and fidelity must agree on: the labels are read once for both.
+_SHARED = ("from_logits", "axis", "ignore_class", "reduction", "dtype")
 
 
 class LossOptions(TypedDict, total=False):
@@ -32,8 +39,15 @@ class LossOptions(TypedDict, total=False):
     axis: int
     ignore_class: int | None
     reduction: str | None
+    name: str | None
     dtype: Any
     jit_compile: bool
+
+
+def _name_of(fn: Callable) -> str | None:
+    """That of a function; None if it is none of TensorFlow's scopes."""
+    name = getattr(fn, "__name__", "")
+    return name if name.isidentifier() and name[0] != "_" else None
 
 
 @without_autograph
@@ -70,7 +84,7 @@ class PerSampleLoss(keras.losses.Loss):
         ignore_class: Class id of the labels to leave out, such as 255 in
             segmentation. Means divide by the number of labels that are left.
         reduction: How losses become one number, as in `keras.losses.Loss`.
-        name: Name of the loss.
+        name: Name of the loss. Defaults to that of `fn`.
         dtype: `"float64"`, or anything else for float32, because half
             precision would round class ids. Defaults to the `floatx` of Keras.
         jit_compile: Whether TensorFlow compiles the formula by XLA inside a
@@ -127,7 +141,7 @@ class PerSampleLoss(keras.losses.Loss):
         dtype = keras.dtype_policies.get(dtype or keras.config.floatx())
         is_double = dtype.compute_dtype == "float64"
         super().__init__(
-            name=name,
+            name=name or _name_of(fn),
             reduction=reduction,
             dtype="float64" if is_double else "float32",
         )
@@ -256,3 +270,122 @@ class PerSampleLoss(keras.losses.Loss):
 
     def _see_logits(self):
         self._has_seen_logits = True
+
+
+class CoupledOptions(LossOptions, total=False):
+    """Options of losses with a term, as `BatchCoupledLoss` explains them."""
+
+    fidelity: PerSampleLoss | None
+
+
+class BatchCoupledLoss(PerSampleLoss):
+    """Abstract base of losses that add a statistic of the whole batch.
+
+    Subclass it to add a calibration error of the batch to a per-sample loss.
+
+    fidelity + strength statistic
+
+    Sample weights, ignored labels and masks enter the statistic too: a sample
+    of weight 2 counts as two samples. Under a distribution strategy the
+    statistic is that of the batch of all replicas.
+
+    Args:
+        statistic: Function of soft labels and logits `(..., num_classes)`
+            that returns a scalar. It takes the keyword argument
+            `sample_weight`, weights `(...)` or None, and `hyperparameters`.
+        strength: Coefficient of the statistic, >= 0.
+        fidelity: The `PerSampleLoss` that the statistic is added to. It needs
+            the same `from_logits`, `axis`, `ignore_class`, `reduction` and
+            `dtype`. None for cross entropy.
+        hyperparameters: Keyword arguments of `statistic`.
+        **kwargs: Arguments of `PerSampleLoss`.
+
+    Raises:
+        TypeError: If `fidelity` is not a `PerSampleLoss` for plain labels.
+        ValueError: If `fidelity` differs in one of the shared arguments.
+
+    Reference:
+        Kumar et al., Trainable Calibration Measures for Neural Networks from
+        Kernel Mean Embeddings, ICML 2018,
+        https://proceedings.mlr.press/v80/kumar18a.html
+    """
+
+    def __init__(
+        self,
+        statistic: Callable,
+        *,
+        strength: float = 1.0,
+        fidelity: PerSampleLoss | None = None,
+        hyperparameters: dict | None = None,
+        **kwargs: Unpack[LossOptions],
+    ):
+        check_at_least("strength", strength, 0.0)
+        given: Any = {**(hyperparameters or {}), **kwargs}
+        super().__init__(statistic, **given)
+        if fidelity is not None:
+            self._check_fidelity(fidelity)
+        self.strength = strength
+        self.fidelity = fidelity
+        if fidelity is not None and fidelity.needs_hard_labels:
+            self.needs_hard_labels = True
+
+    def _values(self, batch, mask, beside):
+        labels, logits, weight = batch.labels, batch.outputs, batch.weight
+        fidelity, options = cross_entropy, {}
+        if self.fidelity is not None:
+            fidelity = self.fidelity.fn
+            options = self.fidelity.beside_of(batch)
+            options = {**options, **self.fidelity.hyperparameters}
+        losses = self._run(fidelity, labels, logits, mask, options)
+        if mask is not None:
+            shares = ops.cast(mask, logits.dtype)
+            weight = shares if weight is None else shares * weight
+        statistic = self._statistic(labels, logits, mask, weight)
+        return losses + self.strength * statistic
+
+    def _statistic(self, labels, logits, mask, weight):
+        """The statistic of the batch of all replicas."""
+        if mask is not None:
+            mask = ops.cast(all_rows(ops.cast(mask, logits.dtype)), "bool")
+        if weight is not None:
+            weight = all_rows(weight)
+        labels, logits = all_rows(labels), all_rows(logits)
+        options = {"sample_weight": weight, **self.hyperparameters}
+        return self._run(self.fn, labels, logits, mask, options)
+
+    def get_config(self):
+        fidelity = self.fidelity
+        if fidelity is not None:
+            fidelity = keras.saving.serialize_keras_object(fidelity)
+        return {
+            **super().get_config(),
+            "strength": self.strength,
+            "fidelity": fidelity,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        fidelity = config.get("fidelity")
+        if isinstance(fidelity, dict):
+            fidelity = keras.saving.deserialize_keras_object(fidelity)
+        return cls(**{**config, "fidelity": fidelity})
+
+    def _check_fidelity(self, fidelity):
+        if (
+            not isinstance(fidelity, PerSampleLoss)
+            or isinstance(fidelity, BatchCoupledLoss)
+            or fidelity.takes_objectness
+            or fidelity.needs_penalty_mask
+        ):
+            raise type_error(
+                "`fidelity` must be a per-sample loss of keras_calib for "
+                "plain labels, or None for cross entropy",
+                fidelity=fidelity,
+            )
+        for name in _SHARED:
+            own, other = getattr(self, name), getattr(fidelity, name)
+            if own != other:
+                raise value_error(
+                    f"`fidelity` must have the `{name}` of the loss around it",
+                    **{name: own, f"fidelity.{name}": other},
+                )

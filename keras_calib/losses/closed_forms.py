@@ -2,6 +2,8 @@
 
 A closed form takes fewer passes over the logits than automatic
 differentiation, and keeps the digits that a saturated softmax would lose.
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
 """
 
 from collections.abc import Callable
@@ -183,11 +185,9 @@ def of_softmax(
             lambda z: closed_form(targets, softmax_parts(z), *beside), logits
         )
         return values if by_id else values + targets.fault()
-    lead = ops.shape(logits)[:-1]
     rows = labels.ids if by_id else labels_like(labels, logits)
     share = alpha
     by_row = alpha if len(getattr(alpha, "shape", ())) > 0 else None
-    flat = [_flat(x, lead) for x in (rows, mask, by_row, *beside)]
 
     def forward(logits, labels, mask, alpha, *beside):
         logits = shown(logits, mask)
@@ -196,15 +196,32 @@ def of_softmax(
         values, gradient = closed_form(targets, softmax_parts(logits), *beside)
         return values + targets.fault(), gradient
 
-    values = with_gradient_by_rows(forward, _flat(logits, lead), *flat)
-    return ops.reshape(values, lead)
+    return _by_rows(forward, logits, rows, mask, by_row, *beside)
 
 
-def _flat(x: Any, lead: tuple) -> Any:
-    """Rows `(n, ...)` of a tensor with these leading axes."""
-    if x is None:
-        return None
-    return ops.reshape(x, (-1, *x.shape[len(lead) :]))
+@reads_ids
+def cross_entropy(labels: Any, logits: Any, alpha: Any = None) -> Any:
+    """Cross entropy -sum_k labels_k log p_k of soft labels, `(...)` in nats.
+
+    `alpha`, a number or `(..., 1)`, is the share of each label that is spread
+    evenly over the classes.
+    """
+
+    def closed_form(targets, parts):
+        value = targets.cross_entropy(parts)
+        return value, lambda: targets.subtract_from(parts.probs, parts)
+
+    return of_softmax(labels, logits, closed_form, alpha)
+
+
+def _by_rows(forward: Callable, logits: Any, *beside: Any) -> Any:
+    """`with_gradient_by_rows`, whatever the axes before those of the rows."""
+    lead = ops.shape(logits)[:-1]
+    flat = [
+        x if x is None else ops.reshape(x, (-1, *x.shape[len(lead) :]))
+        for x in (logits, *beside)
+    ]
+    return ops.reshape(with_gradient_by_rows(forward, *flat), lead)
 
 
 def through_true_class(
@@ -276,10 +293,7 @@ def top_probability(logits: Any, mask: Any = None) -> Any:
     logits = at_least_float32(logits)
     if not is_wide(logits):
         return with_gradient(forward, shown(logits, mask))
-    lead = ops.shape(logits)[:-1]
-    rows = _flat(logits, lead), _flat(mask, lead)
-    values = with_gradient_by_rows(forward, *rows)
-    return ops.reshape(values, lead)
+    return _by_rows(forward, logits, mask)
 
 
 def _first_true(mask: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Correctness ranking (CRL), and its penalty under a margin."""
+"""Correctness ranking (CRL), and its penalty under a margin.
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
+"""
 
 from typing import Any, Unpack
 
@@ -56,8 +59,6 @@ def correctness_ranking(
     condition="ranking") > 0` is the ranking condition of ACLS: pass it to
     `acls` as `active`.
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
         logits: Logits `(batch, num_classes)`.
         correctness: Share of the past predictions of each sample that were
@@ -105,15 +106,12 @@ def crl_margin(
 ) -> Any:
     """Cross entropy plus the confidence of samples with distant logits.
 
-    Use it inside a loss of your own; `CRLMargin` is the class to compile with.
+    Use it inside a loss of your own; compile with `CRLMargin`.
 
     CE + strength max_k p_k [max_k z_k - min_k z_k >= margin]
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits z `(..., num_classes)`.
+        labels, logits: One-hot or soft labels, logits z `(..., num_classes)`.
         margin, strength, condition: As in `CRLMargin`.
 
     Returns:
@@ -194,7 +192,6 @@ class CRLMargin(PerSampleLoss):
         *,
         strength: float = 1.0,
         condition: str = "predicted",
-        name: str = "crl_margin",
         **kwargs: Unpack[LossOptions],
     ):
         check_at_least("margin", margin, 0.0)
@@ -205,6 +202,5 @@ class CRLMargin(PerSampleLoss):
             margin=margin,
             strength=strength,
             condition=condition,
-            name=name,
             **kwargs,
         )

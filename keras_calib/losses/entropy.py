@@ -1,4 +1,7 @@
-"""Label relaxation, and penalties on predictions far from uniform ones."""
+"""Scores of single predictions: relaxed labels, penalties, the Brier score.
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
+"""
 
 import math
 from typing import Any, Unpack
@@ -22,17 +25,13 @@ _TINY = 1e-30
 def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
     """Label relaxation, one value per sample.
 
-    Use it inside a loss of your own; `LabelRelaxation` is the class to compile
-    with.
+    Use it inside a loss of your own; compile with `LabelRelaxation`.
 
     0 where p_y >= 1 - alpha, else
     (1 - alpha) log((1 - alpha) / p_y) + alpha log(alpha / (1 - p_y))
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
-        labels: One-hot labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot labels, and logits `(..., num_classes)`.
         alpha: As in `LabelRelaxation`.
 
     Returns:
@@ -75,16 +74,12 @@ def confidence_penalty(
 ) -> Any:
     """Cross entropy minus the entropy of the prediction, per sample.
 
-    Use it inside a loss of your own; `ConfidencePenalty` is the class to
-    compile with.
+    Use it inside a loss of your own; compile with `ConfidencePenalty`.
 
     CE - beta H, or CE + beta relu(threshold - H); H = -sum_k p_k log p_k
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot or soft labels, and logits `(..., num_classes)`.
         beta, class_reduction, threshold: As in `ConfidencePenalty`.
 
     Returns:
@@ -121,16 +116,12 @@ def uniformity_penalty(
 ) -> Any:
     """Cross entropy plus the L1 distance of the prediction to uniform.
 
-    Use it inside a loss of your own; `UniformityPenalty` is the class to
-    compile with.
+    Use it inside a loss of your own; compile with `UniformityPenalty`.
 
     CE + strength sum_k |p_k - 1 / K|
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot or soft labels, and logits `(..., num_classes)`.
         strength: As in `UniformityPenalty`.
 
     Returns:
@@ -151,6 +142,36 @@ def uniformity_penalty(
             return targets.subtract_from(parts.probs * (1.0 + side - mean))
 
         return value, gradient
+
+    return of_softmax(labels, logits, closed_form)
+
+
+@reads_ids
+def brier_loss(labels: Any, logits: Any) -> Any:
+    """Brier score of each sample, with a gradient in closed form.
+
+    Use it inside a loss of your own; compile with `BrierLoss`.
+
+    sum_k (p_k - labels_k)^2
+
+    Args:
+        labels, logits: One-hot or soft labels, and logits `(..., num_classes)`.
+
+    Returns:
+        Losses `(...)`, in [0, 2].
+
+    Reference:
+        That of `BrierLoss`.
+    """
+
+    def closed_form(targets, parts):
+        distance = targets.subtract_from(parts.probs)
+
+        def gradient():
+            moment = ops.sum(parts.probs * distance, axis=-1, keepdims=True)
+            return 2.0 * parts.probs * (distance - moment)
+
+        return ops.sum(ops.square(distance), axis=-1), gradient
 
     return of_softmax(labels, logits, closed_form)
 
@@ -196,15 +217,9 @@ class LabelRelaxation(PerSampleLoss):
 
     needs_hard_labels = True
 
-    def __init__(
-        self,
-        alpha: float = 0.1,
-        *,
-        name: str = "label_relaxation",
-        **kwargs: Unpack[LossOptions],
-    ):
+    def __init__(self, alpha: float = 0.1, **kwargs: Unpack[LossOptions]):
         check_share("alpha", alpha)
-        super().__init__(label_relaxation, alpha=alpha, name=name, **kwargs)
+        super().__init__(label_relaxation, alpha=alpha, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -248,7 +263,6 @@ class ConfidencePenalty(PerSampleLoss):
         *,
         class_reduction: str = "sum",
         threshold: float | None = None,
-        name: str = "confidence_penalty",
         **kwargs: Unpack[LossOptions],
     ):
         check_at_least("beta", beta, 0.0)
@@ -260,7 +274,6 @@ class ConfidencePenalty(PerSampleLoss):
             beta=beta,
             class_reduction=class_reduction,
             threshold=threshold,
-            name=name,
             **kwargs,
         )
 
@@ -289,14 +302,39 @@ class UniformityPenalty(PerSampleLoss):
         https://github.com/by-liu/MbLS
     """
 
-    def __init__(
-        self,
-        strength: float = 1.0,
-        *,
-        name: str = "uniformity_penalty",
-        **kwargs: Unpack[LossOptions],
-    ):
+    def __init__(self, strength: float = 1.0, **kwargs: Unpack[LossOptions]):
         check_at_least("strength", strength, 0.0)
-        super().__init__(
-            uniformity_penalty, strength=strength, name=name, **kwargs
-        )
+        super().__init__(uniformity_penalty, strength=strength, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class BrierLoss(PerSampleLoss):
+    """Brier score as a loss: the squared distance from prediction to label.
+
+    Use it when single samples, such as wrong labels, must not dominate: it is
+    a proper score like cross entropy, but a sample costs at most 2.
+
+    sum_k (p_k - labels_k)^2
+
+    Args:
+        **kwargs: `name` and arguments of `PerSampleLoss`.
+
+    Example:
+
+    >>> loss = BrierLoss(from_logits=True)
+    >>> round(float(loss([0], [[1.0, 0.0]])), 4)
+    0.1447
+
+    Reference:
+        Brier, Verification of Forecasts Expressed in Terms of Probability,
+        Monthly Weather Review 78, 1950; for calibration: Mukhoti et al.,
+        Calibrating Deep Neural Networks using Focal Loss, NeurIPS 2020,
+        https://arxiv.org/abs/2002.09437
+
+    Differs:
+        Some authors call half of it the Brier score of two classes: the
+        squared error of the probability of the second class.
+    """
+
+    def __init__(self, **kwargs: Unpack[LossOptions]):
+        super().__init__(brier_loss, **kwargs)

@@ -1,4 +1,7 @@
-"""The focal family: cross entropy scaled by a power of the probability."""
+"""The focal family: cross entropy scaled by a power of the probability.
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,19 +15,11 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_above, check_at_least, check_number
 from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.closed_forms import (
-    Targets,
     of_softmax,
-    read_as,
     reads_ids,
-    shown,
     through_true_class,
 )
-from keras_calib.numerics.arrays import (
-    as_numbers,
-    at_least,
-    safe_divide,
-    shape_of,
-)
+from keras_calib.numerics.arrays import as_numbers, at_least, shape_of
 
 _TINY = 1e-30
 _FLSD_53 = ((0.2, 5.0), (1.0, 3.0))
@@ -34,15 +29,12 @@ _FLSD_53 = ((0.2, 5.0), (1.0, 3.0))
 def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
     """Focal loss without class weights, one value per sample.
 
-    Use it inside a loss of your own; `FocalLoss` is the class to compile with.
+    Use it inside a loss of your own; compile with `FocalLoss`.
 
     -sum_k labels_k (1 - p_k)^gamma log p_k
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot or soft labels, and logits `(..., num_classes)`.
         gamma: As in `FocalLoss`.
 
     Returns:
@@ -77,14 +69,12 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
 def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
     """Inverse focal loss, one value per sample.
 
-    Use it inside a loss of your own; `InverseFocalLoss` is the class to compile
-    with.
+    Use it inside a loss of your own; compile with `InverseFocalLoss`.
 
     -(1 + p_y)^gamma log p_y
 
     Args:
-        labels: One-hot labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot labels, and logits `(..., num_classes)`.
         gamma: As in `InverseFocalLoss`.
 
     Returns:
@@ -97,10 +87,7 @@ def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
 
 
 def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
-    """`adaptive_focal` with a function that maps p_y `(...)` to gamma.
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-    """
+    """`adaptive_focal` with a function that maps p_y `(...)` to gamma."""
 
     def closed_form(targets, parts):
         # Rounding can leave a log p of 1e-8.
@@ -131,13 +118,12 @@ def flsd(
 ) -> Any:
     """Sample-dependent focal loss, one value per sample.
 
-    Use it inside a loss of your own; `FLSD` is the class to compile with.
+    Use it inside a loss of your own; compile with `FLSD`.
 
     -(1 - p_y)^gamma(p_y) log p_y, which jumps where gamma does
 
     Args:
-        labels: One-hot labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot labels, and logits `(..., num_classes)`.
         gammas: As in `FLSD`.
 
     Returns:
@@ -148,8 +134,12 @@ def flsd(
     """
 
     def choose(p):
+        # The row of the table that each p_y belongs to.
+        row = ops.zeros_like(p, dtype="int32")
+        for threshold, _ in gammas[:-1]:
+            row = row + ops.cast(p >= threshold, "int32")
         values = ops.convert_to_tensor([g for _, g in gammas], dtype=p.dtype)
-        return ops.take(values, _rows(p, gammas))
+        return ops.take(values, row)
 
     return signed_focal(labels, logits, choose)
 
@@ -167,8 +157,7 @@ def adaptive_focal(labels: Any, logits: Any, *, edges: Any, gammas: Any) -> Any:
     No gradient flows through it.
 
     Args:
-        labels: One-hot labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot labels, and logits `(..., num_classes)`.
         edges: Ascending edges of the bins `(num_bins + 1,)`. Bins include
             their lower edge. The outer bins extend beyond the outer edges.
         gammas: Gamma of each bin `(num_bins,)`.
@@ -194,12 +183,6 @@ def adaptive_focal(labels: Any, logits: Any, *, edges: Any, gammas: Any) -> Any:
         return ops.reshape(gamma, ops.shape(p))
 
     return signed_focal(labels, logits, choose)
-
-
-def _rows(p: Any, gammas: Sequence[Sequence[float]]) -> Any:
-    """Index of the row of the table that each p_y belongs to, int32."""
-    steps = (ops.cast(p >= threshold, "int32") for threshold, _ in gammas[:-1])
-    return sum(steps, start=ops.zeros_like(p, dtype="int32"))
 
 
 def _power(x: Any, exponent: float) -> Any:
@@ -241,15 +224,9 @@ class FocalLoss(PerSampleLoss):
         are no class weights here.
     """
 
-    def __init__(
-        self,
-        gamma: float = 3.0,
-        *,
-        name: str = "focal_loss",
-        **kwargs: Unpack[LossOptions],
-    ):
+    def __init__(self, gamma: float = 3.0, **kwargs: Unpack[LossOptions]):
         check_at_least("gamma", gamma, 0.0)
-        super().__init__(focal_loss, gamma=gamma, name=name, **kwargs)
+        super().__init__(focal_loss, gamma=gamma, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -286,15 +263,9 @@ class InverseFocalLoss(PerSampleLoss):
 
     needs_hard_labels = True
 
-    def __init__(
-        self,
-        gamma: float = 2.0,
-        *,
-        name: str = "inverse_focal_loss",
-        **kwargs: Unpack[LossOptions],
-    ):
+    def __init__(self, gamma: float = 2.0, **kwargs: Unpack[LossOptions]):
         check_at_least("gamma", gamma, 0.0)
-        super().__init__(inverse_focal_loss, gamma=gamma, name=name, **kwargs)
+        super().__init__(inverse_focal_loss, gamma=gamma, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -334,40 +305,10 @@ class FLSD(PerSampleLoss):
     def __init__(
         self,
         gammas: Sequence[Sequence[float]] = _FLSD_53,
-        *,
-        name: str = "flsd",
         **kwargs: Unpack[LossOptions],
     ):
         gammas = _read_table(gammas)
-        super().__init__(flsd, gammas=gammas, name=name, **kwargs)
-
-    def gamma_shares(self, y_true, y_pred, sample_weight=None):
-        """Share of the samples that belong to each row of `gammas`.
-
-        Use it to see how many samples each gamma applies to.
-
-        Args:
-            y_true: Labels, as on call.
-            y_pred: Predictions, as on call.
-            sample_weight: `(batch,)` or of the shape of the class ids, or
-                None.
-
-        Returns:
-            Shares `(rows,)` that sum to 1, or zeros if all weights are 0.
-        """
-        batch, _ = self._standardize(y_true, y_pred, sample_weight)
-        logits = shown(batch.outputs, batch.counted)
-        labels, logits = read_as(flsd, batch.labels, logits)
-        p = Targets(labels, logits).mean(ops.softmax(logits))
-        weight = ops.ones_like(p)
-        for part in (batch.weight, batch.counted):
-            if part is not None:
-                weight = weight * ops.cast(part, p.dtype)
-        gammas = self.hyperparameters["gammas"]
-        taken = ops.one_hot(_rows(p, gammas), len(gammas), dtype=p.dtype)
-        taken = taken * ops.expand_dims(weight, -1)
-        taken = ops.reshape(taken, (-1, len(gammas)))
-        return safe_divide(ops.sum(taken, axis=0), ops.sum(weight))
+        super().__init__(flsd, gammas=gammas, **kwargs)
 
 
 def _read_table(gammas: Any) -> list[list[float]]:

@@ -1,4 +1,7 @@
-"""Margin-based label smoothing (MbLS), and its successor ACLS."""
+"""Margin-based label smoothing (MbLS), and its successor ACLS.
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
+"""
 
 from collections.abc import Callable
 from typing import Annotated, Any, TypedDict, Unpack
@@ -30,15 +33,12 @@ def mbls(
 ) -> Any:
     """Margin-based label smoothing, one value per sample.
 
-    Use it inside a loss of your own; `MbLS` is the class to compile with.
+    Use it inside a loss of your own; compile with `MbLS`.
 
     CE + strength mean_k relu(max_j z_j - z_k - margin)
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits z `(..., num_classes)`.
+        labels, logits: One-hot or soft labels, logits z `(..., num_classes)`.
         margin, strength, class_reduction: As in `MbLS`.
 
     Returns:
@@ -89,16 +89,13 @@ def acls(
 ) -> Any:
     """Adaptive and conditional label smoothing, one value per sample.
 
-    Use it inside a loss of your own; `ACLS` is the class to compile with.
+    Use it inside a loss of your own; compile with `ACLS`.
 
     CE + lambda1 positive^2 + lambda2 / (K - 1) sum_k r_k^2
     with r_k = relu(max_j z_j - z_k - margin) and positive = max_k r_k
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits z `(..., num_classes)`.
+        labels, logits: One-hot or soft labels, logits z `(..., num_classes)`.
         margin, lambda1, lambda2, reference, smoothing, condition: As in `ACLS`.
         active: Factor of both penalties per sample `(...)`, such as 0 or 1
             from a ranking condition, or None for 1. No gradient flows into it.
@@ -217,7 +214,6 @@ class MbLS(PerSampleLoss):
         *,
         strength: float = 0.1,
         class_reduction: str = "mean",
-        name: str = "mbls",
         **kwargs: Unpack[LossOptions],
     ):
         check_at_least("margin", margin, 0.0)
@@ -228,7 +224,6 @@ class MbLS(PerSampleLoss):
             margin=margin,
             strength=strength,
             class_reduction=class_reduction,
-            name=name,
             **kwargs,
         )
 
@@ -291,7 +286,6 @@ class ACLS(PerSampleLoss):
         reference: str = "min",
         smoothing: str = "adaptive",
         condition: str = "margin",
-        name: str = "acls",
         **kwargs: Unpack[LossOptions],
     ):
         check_at_least("margin", margin, 0.0)
@@ -316,7 +310,6 @@ class ACLS(PerSampleLoss):
             reference=reference,
             smoothing=smoothing,
             condition=condition,
-            name=name,
             **kwargs,
         )
 

@@ -1,4 +1,7 @@
-"""Calibration by pairwise constraints (CPC)."""
+"""Calibration by pairwise constraints (CPC).
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
+"""
 
 from typing import Any, Unpack
 
@@ -17,18 +20,15 @@ def cpc(
 ) -> Any:
     """Calibration by pairwise constraints, one value per sample.
 
-    Use it inside a loss of your own; `CPC` is the class to compile with.
+    Use it inside a loss of your own; compile with `CPC`.
 
     CE + lambda1 B + lambda2 E, with the terms B and E of `CPC`
 
     Memory is that of a few copies of the logits. Time grows with the square of
     the number of classes.
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
-        labels: One-hot labels `(..., num_classes)`.
-        logits: Logits z `(..., num_classes)`.
+        labels, logits: One-hot labels, logits z `(..., num_classes)`.
         lambda1, lambda2: As in `CPC`.
 
     Returns:
@@ -169,12 +169,8 @@ class CPC(PerSampleLoss):
         self,
         lambda1: float = 0.1,
         lambda2: float = 1.0,
-        *,
-        name: str = "cpc",
         **kwargs: Unpack[LossOptions],
     ):
         check_at_least("lambda1", lambda1, 0.0)
         check_at_least("lambda2", lambda2, 0.0)
-        super().__init__(
-            cpc, lambda1=lambda1, lambda2=lambda2, name=name, **kwargs
-        )
+        super().__init__(cpc, lambda1=lambda1, lambda2=lambda2, **kwargs)

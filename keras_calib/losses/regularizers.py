@@ -23,7 +23,7 @@ from keras_calib.inputs.labels import soft_labels, standardize_labels
 from keras_calib.inputs.rows import check_no_nan, warn_of_probabilities
 from keras_calib.inputs.values import both, read_mask
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.smoothing import cross_entropy
+from keras_calib.losses.closed_forms import cross_entropy
 from keras_calib.numerics.arrays import (
     as_numbers,
     at_least_float32,
@@ -146,42 +146,6 @@ def effective_labels(
     )
 
 
-def inactive_share(
-    loss: keras.losses.Loss | Callable, labels: Any, logits: Any
-) -> float:
-    """Share of samples on which a loss equals cross entropy.
-
-    Use it to see how often the condition of a loss such as `MbLS` or `ACLS`
-    applies. The regulariser, the loss less the cross entropy of the labels,
-    is inactive where it is 0 up to rounding.
-
-    Args:
-        loss: A loss or function as `effective_labels` takes it.
-        labels: Labels `(...)` or `(..., num_classes)`.
-        logits: Logits `(..., num_classes)` of at least two classes.
-
-    Returns:
-        Share in [0, 1] of the valid labels; NaN without any.
-
-    Raises:
-        ValueError: If shapes do not fit.
-
-    Example:
-
-    >>> import keras_calib
-    >>> loss = keras_calib.MbLS(margin=6.0, from_logits=True)
-    >>> keras_calib.losses.inactive_share(
-    ...     loss, [0, 0], [[9.0, 0.0], [5.0, 0.0]]
-    ... )
-    0.5
-
-    Reference:
-        Park et al., ACLS, ICCV 2023, fig. 3, https://arxiv.org/abs/2308.11911
-    """
-    _, inactive = _regularizer(loss, labels, logits)
-    return float(np.mean(inactive)) if inactive.size else float("nan")
-
-
 def regularizer_histogram(
     loss: keras.losses.Loss | Callable,
     labels: Any,
@@ -194,8 +158,10 @@ def regularizer_histogram(
     """Distribution over samples of what a loss adds to cross entropy.
 
     Use it to see how strongly a loss regularises which share of the samples.
-    The regulariser is the loss less the cross entropy of the labels. It is
-    negative if the loss is smaller, as a focal loss is.
+    The `inactive_share` of the result is that on which the condition of a loss
+    such as `MbLS` or `ACLS` does not apply. The regulariser is the loss less
+    the cross entropy of the labels. It is negative if the loss is smaller, as
+    a focal loss is.
 
     Args:
         loss: A loss or function as `effective_labels` takes it.
@@ -219,8 +185,8 @@ def regularizer_histogram(
     >>> logits = [[9.0, 0.0], [5.0, 0.0], [0.0, 99.0]]
     >>> drawn = keras_calib.losses.regularizer_histogram(
     ...     loss, [0, 0, 1], logits, num_bins=4)
-    >>> drawn.counts.tolist(), drawn.num_inactive
-    ([2, 0, 0, 1], 1)
+    >>> drawn.counts.tolist(), round(drawn.inactive_share, 4)
+    ([2, 0, 0, 1], 0.3333)
 
     Reference:
         Park et al., ACLS, ICCV 2023, fig. 3, https://arxiv.org/abs/2308.11911
@@ -229,24 +195,19 @@ def regularizer_histogram(
     low, high = limits
     check_number("limits[0]", low)
     check_above("limits[1]", high, low)
-    values, inactive = _regularizer(loss, labels, logits, mask)
-    clipped = np.clip(values[~np.isnan(values)], low, high)
-    counts, edges = np.histogram(clipped, bins=num_bins, range=(low, high))
-    return RegularizerCounts(counts, edges, int(inactive.sum()))
-
-
-def _regularizer(loss, labels, logits, mask=None):
-    """Loss less cross entropy, and whether it is 0, `(n,)`, of valid labels."""
     per_sample, logits, axis, hard, valid = _read(loss, labels, logits, mask)
     losses = per_sample(logits)
     if not setting_of(loss, "from_logits", True):
         # The loss sees no more than the probabilities tell.
         logits = to_logits(ops.softmax(logits, axis=axis))
     fidelity = cross_entropy(hard, ops.moveaxis(logits, axis, -1))
-    added = to_numpy(losses - fidelity, "float64")
-    inactive = np.abs(added) <= _ROUNDING * (1.0 + to_numpy(fidelity))
-    counts = Ellipsis if valid is None else to_numpy(valid)
-    return added[counts].reshape(-1), inactive[counts].reshape(-1)
+    values = to_numpy(losses - fidelity, "float64")
+    inactive = np.abs(values) <= _ROUNDING * (1.0 + to_numpy(fidelity))
+    if valid is not None:
+        values, inactive = (x[to_numpy(valid)] for x in (values, inactive))
+    clipped = np.clip(values[~np.isnan(values)], low, high)
+    counts, edges = np.histogram(clipped, bins=num_bins, range=(low, high))
+    return RegularizerCounts(counts, edges, int(inactive.sum()))
 
 
 def _read(loss, labels, logits, mask=None):

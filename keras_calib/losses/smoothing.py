@@ -1,4 +1,7 @@
-"""Cross entropy with hard, smoothed and calibrated labels."""
+"""Cross entropy with hard, smoothed and calibrated labels.
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
+"""
 
 import math
 from functools import partial
@@ -31,7 +34,11 @@ from keras_calib.inputs.labels import (
 from keras_calib.inputs.rows import both_classes
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.losses.base import LossOptions, PerSampleLoss
-from keras_calib.losses.closed_forms import of_softmax, reads_ids
+from keras_calib.losses.closed_forms import (
+    cross_entropy,
+    of_softmax,
+    reads_ids,
+)
 from keras_calib.numerics.arrays import (
     as_numbers,
     at_least_float32,
@@ -42,40 +49,19 @@ from keras_calib.numerics.softmax import logsumexp, num_allowed
 
 
 @reads_ids
-def cross_entropy(labels: Any, logits: Any, alpha: Any = None) -> Any:
-    """Cross entropy -sum_k labels_k log p_k of soft labels, `(...)` in nats.
-
-    `alpha`, a number or `(..., 1)`, is the share of each label that is spread
-    evenly over the classes.
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-    """
-
-    def closed_form(targets, parts):
-        value = targets.cross_entropy(parts)
-        return value, lambda: targets.subtract_from(parts.probs, parts)
-
-    return of_softmax(labels, logits, closed_form, alpha)
-
-
-@reads_ids
 def label_smoothing(
     labels: Any, logits: Any, *, alpha: float = 0.1, spread: str = "all"
 ) -> Any:
     """Cross entropy with smoothed labels, one value per sample.
 
-    Use it inside a loss of your own; `LabelSmoothing` is the class to compile
-    with.
+    Use it inside a loss of your own; compile with `LabelSmoothing`.
 
     -sum_k t_k log p_k with t = (1 - alpha) labels + alpha / K
 
     With `spread="others"`, alpha / K becomes alpha (1 - labels) / (K - 1).
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot or soft labels, and logits `(..., num_classes)`.
         alpha, spread: As in `LabelSmoothing`.
 
     Returns:
@@ -103,23 +89,17 @@ def adaptive_label_smoothing(
 ) -> Any:
     """Cross entropy with labels smoothed by objectness, per sample.
 
-    Use it inside a loss of your own; `AdaptiveLabelSmoothing` is the class to
-    compile with.
+    Use it inside a loss of your own; compile with `AdaptiveLabelSmoothing`.
 
     -sum_k t_k log p_k with t_y = 1 - beta alpha, alpha = 1 - objectness
 
     Each other class has t_k = beta alpha / (K - 1).
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
-        labels: One-hot labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        labels, logits: One-hot labels, and logits `(..., num_classes)`.
         objectness: Share of the image that the object covers, `(...)`, in
             [0, 1].
-        beta: Factor of the smoothing, in [0, 1].
-        floor: None, or `"uniform"`, which caps alpha at (K - 1) / K, so that
-            no class is likelier than the true one.
+        beta, floor: As in `AdaptiveLabelSmoothing`.
         context: Bool `(...)`, True where all objects are painted out and the
             target is uniform, or None.
 
@@ -127,8 +107,7 @@ def adaptive_label_smoothing(
         Losses `(...)`, in nats.
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, eq. 5,
-        https://arxiv.org/abs/2009.06432
+        That of `AdaptiveLabelSmoothing`.
     """
     logits = at_least_float32(logits)
     labels = labels_like(labels, logits)
@@ -148,8 +127,6 @@ def cape_loss(labels: Any, logits: Any, *, classes: Any = None) -> Any:
     -q log p_c - (1 - q) log(1 - p_c)
 
     c is the second of two classes, or that of `classes`.
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: Probabilities q of the class `(...)` or `(..., 1)`,
@@ -255,14 +232,11 @@ class LabelSmoothing(PerSampleLoss):
         alpha: float = 0.1,
         *,
         spread: str = "all",
-        name: str = "label_smoothing",
         **kwargs: Unpack[LossOptions],
     ):
         check_at_most("alpha", alpha, 1.0)
         check_in("spread", spread, ("all", "others"))
-        super().__init__(
-            label_smoothing, alpha=alpha, spread=spread, name=name, **kwargs
-        )
+        super().__init__(label_smoothing, alpha=alpha, spread=spread, **kwargs)
 
 
 @reads_ids
@@ -320,17 +294,11 @@ class AdaptiveLabelSmoothing(PerSampleLoss):
         beta: float = 1.0,
         *,
         floor: str | None = None,
-        name: str = "adaptive_label_smoothing",
         **kwargs: Unpack[LossOptions],
     ):
         check_beta_and_floor(beta, floor)
-        super().__init__(
-            _of_rows,
-            beta=beta,
-            floor=floor,
-            name=name,
-            **kwargs,
-        )
+        kwargs.setdefault("name", "adaptive_label_smoothing")
+        super().__init__(_of_rows, beta=beta, floor=floor, **kwargs)
 
     def split_labels(self, y_true, rules=None):
         ids, *shares = split_objectness(y_true, self.ignore_class, rules)

@@ -1,4 +1,7 @@
-"""Losses that read the labels of neighbouring pixels (SVLS, NACL)."""
+"""Losses that read the labels of neighbouring pixels (SVLS, NACL).
+
+Derivation: docs/derivations.md, 'Labels around a pixel'.
+"""
 
 from typing import Annotated, Any, TypedDict, Unpack
 
@@ -19,12 +22,12 @@ from keras_calib.inputs.values import read_mask
 from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.closed_forms import (
     Targets,
+    cross_entropy,
     mask_of,
     of_softmax,
     reads_ids,
     shown,
 )
-from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics.arrays import at_least_float32, safe_divide, shape_of
 from keras_calib.numerics.softmax import allowed
 
@@ -55,8 +58,6 @@ def blurred_labels(rows: Any, mask: Any, sigma: float, kernel_size: int) -> Any:
 
     Rows and result have the shape `(batch, ..., num_classes)`. Pixels beyond
     the edge repeat the last one; those outside of `mask` have no part.
-
-    Derivation: docs/derivations.md, 'Labels around a pixel'.
     """
     offsets = np.arange(kernel_size) - kernel_size // 2
     weights = np.exp(-0.5 * np.square(offsets / sigma))
@@ -87,8 +88,6 @@ def box_shares(rows: Any, mask: Any, kernel_size: int, padding: str) -> Any:
 
     With `padding="background"` pixels beyond the edge are of class 0, else they
     repeat the last one.
-
-    Derivation: docs/derivations.md, 'Labels around a pixel'.
     """
     axes = _axes_of_space(rows)
     weights = np.full(kernel_size, 1.0 / kernel_size)
@@ -170,8 +169,6 @@ def svls(
 
     -sum_k t_k log p_k, t = label / 2 + sum_i w_i label_i / 2
 
-    Derivation: docs/derivations.md, 'Labels around a pixel'.
-
     Args:
         labels: One-hot or soft labels `(batch, ..., num_classes)`.
         logits: Logits `(batch, ..., num_classes)`, with one or more axes of
@@ -182,9 +179,6 @@ def svls(
 
     Returns:
         Losses `(batch, ...)`, in nats.
-
-    Raises:
-        ValueError: If there is no axis of space.
 
     Reference:
         That of `SVLS`.
@@ -220,11 +214,9 @@ def nacl(
 ) -> Any:
     """Neighbour-aware calibration loss (NACL), one value per pixel.
 
-    Use it inside a loss of your own; `NACL` is the class to compile with.
+    Use it inside a loss of your own; compile with `NACL`.
 
     CE + strength mean_k |z_k - t_k|, t_k the share of class k around the pixel
-
-    Derivation: docs/derivations.md, 'Labels around a pixel'.
 
     Args:
         labels: One-hot or soft labels `(batch, ..., num_classes)`.
@@ -236,9 +228,6 @@ def nacl(
 
     Returns:
         Losses `(batch, ...)`, in nats.
-
-    Raises:
-        ValueError: If there is no axis of space.
 
     Reference:
         That of `NACL`.
@@ -313,14 +302,11 @@ class SVLS(_SpatialLoss):
         sigma: float = 1.0,
         *,
         kernel_size: int = 3,
-        name: str = "svls",
         **kwargs: Unpack[LossOptions],
     ):
         check_above("sigma", sigma, 0.0)
         _check_kernel(kernel_size)
-        super().__init__(
-            svls, sigma=sigma, kernel_size=kernel_size, name=name, **kwargs
-        )
+        super().__init__(svls, sigma=sigma, kernel_size=kernel_size, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -383,7 +369,6 @@ class NACL(_SpatialLoss):
         kernel_size: int = 3,
         sigma: float = 1.0,
         padding: str = "replicate",
-        name: str = "nacl",
         **kwargs: Unpack[LossOptions],
     ):
         check_at_least("strength", strength, 0.0)
@@ -407,6 +392,5 @@ class NACL(_SpatialLoss):
             kernel_size=kernel_size,
             sigma=sigma,
             padding=padding,
-            name=name,
             **kwargs,
         )

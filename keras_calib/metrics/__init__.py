@@ -18,7 +18,6 @@ name. Not here: formulas (`formulas`) and exact functions of whole arrays
 Floor: beside `losses`, `calibrators` and `data`.
 """
 
-from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.inputs.given_metrics import get
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.calibration_errors import (
@@ -89,5 +88,3 @@ __all__ = [
     "Underconfidence",
     "get",
 ]
-
-answer_wrong_keywords(__name__)

@@ -205,7 +205,7 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
                 and `result()` warns of it.
         """
         if self._takes_one_output or getattr(self.summary, "is_binary", False):
-            y_pred = of_one_output(y_pred, "y_pred")
+            y_pred = of_one_output(y_pred, self.options.names[1])
         given = y_true, y_pred, sample_weight
         if add_on_host(self, *given):
             return
@@ -269,7 +269,7 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         return self._result()
 
     def _result(self):
-        if not self._is_traced():
+        if not is_traced(ops.convert_to_tensor(self.flags)):
             # On the host: in float64, and faster than one by one on a device.
             values = self._values_of(*self._state())
             return self._named([self._scalar(float(x)) for x in values])
@@ -411,11 +411,9 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         flags = ops.convert_to_numpy(self.flags)
         if flags[_PROBABILITIES] and not self._has_warned:
             self._has_warned = True
-            warn(as_logits_message(f"y_pred` of `{self.name}"))
+            given = self.options.names[1]
+            warn(as_logits_message(f"{given}` of `{self.name}"))
         return sums, flags
-
-    def _is_traced(self) -> bool:
-        return is_traced(ops.convert_to_tensor(self.flags))
 
     def _add_state(self):
         self._add_sums(self.summary.shape)

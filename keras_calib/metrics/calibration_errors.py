@@ -52,6 +52,30 @@ class BinnedMetric(StreamingMetric):
         return decompose(self.bins(), "brier_score")
 
 
+class CellOptions(MetricOptions, total=False):
+    """Options of metrics of a fine histogram, as `AECE` explains them."""
+
+    resolution: int
+    mode: str
+    name: str | None
+
+
+class CellMetric(StreamingMetric):
+    """A metric of the cells of a fine histogram of the confidence."""
+
+    def __init__(
+        self,
+        *,
+        resolution: int = 8192,
+        mode: str = "top_label",
+        name: str | None = None,
+        **kwargs: Unpack[MetricOptions],
+    ):
+        summary = HistogramSummary(resolution, mode=mode)
+        super().__init__(summary, name=name, **kwargs)
+        self._keep(resolution=resolution)
+
+
 @keras.saving.register_keras_serializable(package="keras_calib")
 class ECE(BinnedMetric):
     """Expected calibration error (ECE), streaming and exact.
@@ -64,21 +88,16 @@ class ECE(BinnedMetric):
 
     The bins b have equal width in the confidence of the predicted class. The
     value equals that of the function `ece` to about 1e-7, at any number of
-    predictions. With `mode="binary"` the bins are of the probability of the
-    second of two classes, and its frequency takes the place of the accuracy,
-    as in torchmetrics' `BinaryCalibrationError`.
+    predictions.
 
     Args:
         num_bins: Number of bins, at least 1. Defaults to `15`.
         norm: `"l1"` is the formula above, `"l2"` that of `RMSCE`, `"max"`
             that of `MCE`.
-        closed: `"right"` for bins (lo, hi], where the first also includes its
-            lower edge. `"left"` for [lo, hi), where the last also includes
-            its upper edge.
-        mode: `"top_label"` for the predicted class, `"binary"` for the second
-            of two classes. `update_scores` then takes its probabilities, and
-            whether the class is the second. The attribute `mode` is that of
-            Keras: `"min"`.
+        closed: As in `ece`.
+        mode: As in `ece`. With `"binary"`, `update_scores` takes the
+            probabilities of the second class, and whether it is the class.
+            The attribute `mode` is that of Keras: `"min"`.
         name: Name of the metric.
         **kwargs: Those of `StreamingMetric`, such as `from_logits`.
 
@@ -90,8 +109,7 @@ class ECE(BinnedMetric):
     0.4
 
     Reference:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        eq. 3, https://arxiv.org/abs/1706.04599
+        That of the function `ece`.
     """
 
     _quantity = "ece"
@@ -118,11 +136,7 @@ class MCE(BinnedMetric):
     """Maximum calibration error (MCE), streaming and exact.
 
     Use it when the worst bin matters. A bin with a single sample can make it
-    large, so look at `interval()`.
-
-    MCE = max_b |mean confidence_b - accuracy_b|, in [0, 1]
-
-    The maximum is over the bins that are not empty.
+    large, so look at `interval()`. The function `mce` has the formula.
 
     Args:
         num_bins, closed, mode, name, **kwargs: Those of `ECE`.
@@ -147,8 +161,7 @@ class RMSCE(BinnedMetric):
     """Root mean squared calibration error (RMSCE), streaming and exact.
 
     Use it in place of `ECE` when large gaps should weigh more than small ones.
-
-    RMSCE = sqrt(sum_b (n_b / N) (mean confidence_b - accuracy_b)^2), in [0, 1]
+    The function `rmsce` has the formula.
 
     Args:
         num_bins, closed, mode, name, **kwargs: Those of `ECE`.
@@ -161,11 +174,7 @@ class RMSCE(BinnedMetric):
     0.4472
 
     Reference:
-        Hendrycks et al., Deep Anomaly Detection with Outlier Exposure, ICLR
-        2019, https://arxiv.org/abs/1812.04606
-
-    Differs:
-        The reference uses bins of equal mass, this metric bins of equal width.
+        That of the function `rmsce`.
     """
 
     _quantity = "rmsce"
@@ -176,12 +185,8 @@ class DebiasedCalibrationError(BinnedMetric):
     """L2 calibration error without the bias of noise, streaming and exact.
 
     Use it with few samples per bin, where random labels alone raise `RMSCE`.
-    For a calibrated network it is 0 about half of the time.
-
-    sqrt(max(0, sum_b (n_b / N) (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1))))
-
-    The value lies in [0, 1]. The second term is what the randomness of the
-    labels adds to the squared gap on average.
+    For a calibrated network it is 0 about half of the time. The function
+    `debiased_calibration_error` has the formula.
 
     Args:
         num_bins, closed, mode, name, **kwargs: Those of `ECE`.
@@ -194,8 +199,7 @@ class DebiasedCalibrationError(BinnedMetric):
     0.4
 
     Reference:
-        Kumar et al., Verified Uncertainty Calibration, NeurIPS 2019,
-        https://arxiv.org/abs/1909.10155
+        That of the function `debiased_calibration_error`.
     """
 
     _quantity = "debiased_calibration_error"
@@ -206,13 +210,9 @@ class AverageCalibrationError(BinnedMetric):
     """Mean |gap| of the bins, all with equal weight, streaming and exact.
 
     Use it when rare confidences matter as much as common ones. Bins of few
-    samples make it noisy, so look at `interval()`.
-
-    (1 / B) sum_b |mean confidence_b - accuracy_b|, in [0, 1]
-
-    The sum is over the B bins that are not empty. Two other errors are called
-    "ACE" too. The one over bins of equal mass of the predicted class is `AECE`
-    here, that of all classes `ClasswiseECE(edges="mass")`.
+    samples make it noisy, so look at `interval()`. The function
+    `average_calibration_error` has the formula, and the other errors that are
+    called "ACE".
 
     Args:
         num_bins, closed, mode, name, **kwargs: Those of `ECE`.
@@ -225,9 +225,7 @@ class AverageCalibrationError(BinnedMetric):
     0.4
 
     Reference:
-        Neumann et al., Relaxed Softmax: Efficient Confidence Auto-Calibration
-        for Safe Pedestrian Detection, NeurIPS workshop 2018,
-        https://openreview.net/forum?id=S1lG7aTnqQ
+        That of the function `average_calibration_error`.
     """
 
     _quantity = "average_calibration_error"
@@ -238,10 +236,7 @@ class OverconfidenceError(BinnedMetric):
     """Overconfidence error (OE), streaming and exact.
 
     Use it when only overconfidence does harm: underconfident bins add nothing.
-
-    OE = sum_b (n_b / N) confidence_b max(confidence_b - accuracy_b, 0)
-
-    The value lies in [0, 1]. It has no interval.
+    The function `overconfidence_error` has the formula. It has no interval.
 
     Args:
         num_bins, closed, mode, name, **kwargs: Those of `ECE`.
@@ -254,16 +249,14 @@ class OverconfidenceError(BinnedMetric):
     0.18
 
     Reference:
-        Thulasidasan et al., On Mixup Training: Improved Calibration and
-        Predictive Uncertainty for Deep Neural Networks, NeurIPS 2019,
-        https://arxiv.org/abs/1905.11001
+        That of the function `overconfidence_error`.
     """
 
     _quantity = "overconfidence_error"
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class AECE(StreamingMetric):
+class AECE(CellMetric):
     """Adaptive ECE over bins of equal mass, streaming.
 
     Use it in place of `ECE` when most confidences are close to 1: its bins lie
@@ -278,17 +271,13 @@ class AECE(StreamingMetric):
     Args:
         num_bins: Number of equal-mass bins, at least 1. Defaults to `15`.
         edges: `"mass"` uses every sample. `"interp"` uses the edges of the
-            papers' code, for parity with published tables, and leaves out the
-            smallest confidence. That code also moves samples that tie at an
-            edge into one bin. A histogram cannot do so, but `bounds()` allows
-            for it. Weights that are not whole numbers, which are repeats, all
-            count as samples of the mean weight, sum w^2 / sum w.
+            papers' code, as in `aece`. That code also moves samples that tie
+            at an edge into one bin. A histogram cannot do so, but `bounds()`
+            allows for it. Weights that are not whole numbers, which are
+            repeats, all count as samples of the mean weight, sum w^2 / sum w.
         resolution: Number of bins of the fine histogram, at least 64. Defaults
             to `8192`, which takes 394 kB.
-        mode: `"top_label"` for the confidence of the predicted class,
-            `"binary"` for the probability of the second of two, as in `ECE`.
-        name: Name of the metric.
-        **kwargs: Those of `StreamingMetric`, such as `from_logits`.
+        mode, name, **kwargs: Those of `ECE`.
 
     Example:
 
@@ -298,8 +287,7 @@ class AECE(StreamingMetric):
     0.4
 
     Reference:
-        Nguyen and O'Connor, Posterior Calibration and Exploratory Analysis
-        for NLP Models, EMNLP 2015, https://arxiv.org/abs/1508.05154
+        That of the function `aece`.
 
     Differs:
         The code behind the published tables leaves out the smallest
@@ -314,16 +302,12 @@ class AECE(StreamingMetric):
         num_bins: int = 15,
         *,
         edges: str = "mass",
-        resolution: int = 8192,
-        mode: str = "top_label",
-        name: str | None = None,
-        **kwargs: Unpack[MetricOptions],
+        **kwargs: Unpack[CellOptions],
     ):
         check_integer("num_bins", num_bins, 1)
         check_in("edges", edges, ("mass", "interp"))
-        summary = HistogramSummary(resolution, mode=mode)
-        super().__init__(summary, name=name, **kwargs)
-        self._keep(num_bins=num_bins, edges=edges, resolution=resolution)
+        super().__init__(**kwargs)
+        self._keep(num_bins=num_bins, edges=edges)
 
     def bins(self) -> BinSums:
         """Return the sums of the bins so far, float64 arrays `(num_bins,)`."""
@@ -340,16 +324,13 @@ class AECE(StreamingMetric):
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class SmoothECE(StreamingMetric):
+class SmoothECE(CellMetric):
     """Smooth calibration error, without bins, streaming.
 
     Use it when the result must not depend on a choice of bins. `result()` takes
-    some milliseconds.
-
-    A reflected Gaussian kernel of width s smooths the gaps of the confidences,
-    and E(s) is the integral of their absolute values. The value, in [0, 1], is
-    the s with E(s) = s. Predictions in one cell of a fine histogram get its
-    mean confidence, so values below about 0.001 cannot be distinguished.
+    some milliseconds. The function `smooth_ece` has the formula. Predictions in
+    one cell of a fine histogram get its mean confidence, so values below about
+    0.001 cannot be distinguished.
 
     Args:
         resolution, mode, name, **kwargs: Those of `AECE`.
@@ -362,45 +343,26 @@ class SmoothECE(StreamingMetric):
     0.208
 
     Reference:
-        Blasiok and Nakkiran, Smooth ECE: Principled Reliability Diagrams via
-        Kernel Smoothing, ICLR 2024, https://arxiv.org/abs/2309.12236
+        That of the function `smooth_ece`.
     """
 
     _quantity = "smooth_ece"
 
-    def __init__(
-        self,
-        *,
-        resolution: int = 8192,
-        mode: str = "top_label",
-        name: str | None = None,
-        **kwargs: Unpack[MetricOptions],
-    ):
-        summary = HistogramSummary(resolution, mode=mode)
-        super().__init__(summary, name=name, **kwargs)
-        self._keep(resolution=resolution)
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class ECCE(StreamingMetric):
+class ECCE(CellMetric):
     """Estimated cumulative calibration error (ECCE), streaming.
 
-    Use it when the result must not depend on a choice of bins. With C_0 = 0
-    and
-
-    C_k = (1/n) sum over the k least confident of (confidence_i - correct_i)
-
-    ECCE-R, or Kuiper calibration error, is max_k C_k - min_k C_k. ECCE-MAD, or
-    Kolmogorov-Smirnov calibration error (KS error), is max_k |C_k|. Both lie in
-    [0, 1]. The function `ecce` says more of them, and `calibration_test` has
-    the p-value.
+    Use it when the result must not depend on a choice of bins. The function
+    `ecce` has the formulas, and `calibration_test` the p-value.
 
     The cells of a fine histogram stand for groups of equal confidence. The
     exact value is at most higher, as far as `bounds()` says. Noise raises the
     value, so `interval()` may lie below it.
 
     Args:
-        kind: `"range"` for ECCE-R, `"maximum"` for ECCE-MAD.
+        kind: `"range"` for ECCE-R, or Kuiper calibration error; `"maximum"`
+            for ECCE-MAD, or Kolmogorov-Smirnov calibration error (KS error).
         resolution, mode, name, **kwargs: Those of `AECE`.
 
     Example:
@@ -411,28 +373,15 @@ class ECCE(StreamingMetric):
     0.4
 
     Reference:
-        Arrieta-Ibarra, Gujral, Tannen, Tygert and Xu, Metrics of Calibration
-        for Probabilistic Predictions, JMLR 2022,
-        https://jmlr.org/papers/v23/22-0658.html; KS error: Gupta et al.,
-        Calibration of Neural Networks using Splines, ICLR 2021,
-        https://arxiv.org/abs/2006.12800
+        That of the function `ecce`.
     """
 
     _quantity = "ecce"
 
-    def __init__(
-        self,
-        kind: str = "range",
-        *,
-        resolution: int = 8192,
-        mode: str = "top_label",
-        name: str | None = None,
-        **kwargs: Unpack[MetricOptions],
-    ):
+    def __init__(self, kind: str = "range", **kwargs: Unpack[CellOptions]):
         check_in("kind", kind, KINDS)
-        summary = HistogramSummary(resolution, mode=mode)
-        super().__init__(summary, name=name, **kwargs)
-        self._keep(kind=kind, resolution=resolution)
+        super().__init__(**kwargs)
+        self._keep(kind=kind)
         if kind == "maximum":
             self._quantity = "ecce_maximum"
 
@@ -450,13 +399,8 @@ class ClasswiseECE(StreamingMetric):
     """Mean over the classes of the calibration error of p_k, streaming.
 
     Use it when decisions depend on the probabilities of all classes, not only
-    on that of the predicted class.
-
-    (1 / K) sum_k sum_b (n_kb / N) |mean p_k in bin b - share of class k|
-
-    The bins b are those of p_k. The value is at most 2 / K. With
-    `edges="width"` it equals that of the function `classwise_ece`. A class
-    that is ruled out in all rows is one of the K, with an error of 0.
+    on that of the predicted class. The function `classwise_ece` has the
+    formula. With `edges="width"` the value equals its value.
 
     Args:
         num_classes: Number of classes K, at least 2.
@@ -465,8 +409,7 @@ class ClasswiseECE(StreamingMetric):
             equal mass, from a histogram of each class.
         threshold: Probabilities below it are left out; 1e-37 leaves out 0.
             Defaults to `0`.
-        closed: `"right"` for bins (lo, hi], with 0 in the first. `"left"` for
-            [lo, hi), with 1 in the last. Only for `edges="width"`.
+        closed: As in `classwise_ece`.
         resolution: Number of bins of each histogram for `edges="mass"`, at
             least 64. Defaults to `512`, with which the value can miss that of
             the function by a sixth; with 8192 by a thirtieth.
@@ -484,8 +427,7 @@ class ClasswiseECE(StreamingMetric):
     0.4
 
     Reference:
-        Nixon et al., Measuring Calibration in Deep Learning, CVPR Workshops
-        2019, https://arxiv.org/abs/1904.01685
+        That of the function `classwise_ece`.
     """
 
     _quantity = "classwise_ece"

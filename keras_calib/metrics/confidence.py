@@ -60,8 +60,7 @@ class Accuracy(MeanMetric):
     0.5
 
     Reference:
-        Keras, SparseCategoricalAccuracy,
-        https://keras.io/api/metrics/accuracy_metrics/
+        That of the function `accuracy`.
     """
 
     _quantity = "accuracy"
@@ -90,8 +89,7 @@ class MeanConfidence(MeanMetric):
     0.7
 
     Reference:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        figure 1, https://arxiv.org/abs/1706.04599
+        That of the function `mean_confidence`.
     """
 
     _quantity = "mean_confidence"
@@ -122,8 +120,7 @@ class ConfidenceGap(StreamingMetric):
     0.2
 
     Reference:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        figure 1, https://arxiv.org/abs/1706.04599
+        That of the function `confidence_gap`.
     """
 
     _quantity = "confidence_gap"
@@ -191,8 +188,7 @@ class Underconfidence(MeanMetric):
     0.2
 
     Reference:
-        Mund et al., Active Online Confidence Boosting for Efficient Object
-        Classification, ICRA 2015, https://doi.org/10.1109/ICRA.2015.7139368
+        That of `Overconfidence`.
     """
 
     _quantity = "underconfidence"
@@ -222,8 +218,7 @@ class ObjectnessDeviation(MeanMetric):
     0.1
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020,
-        https://arxiv.org/abs/2009.06432
+        That of the function `objectness_deviation`.
     """
 
     _quantity = "objectness_deviation"

@@ -27,7 +27,8 @@ class GapEstimate(Result):
 
     Attributes:
         value: The gap, in [-1, 1]. Above 0 the model is overconfident.
-        low: Lower end of the interval.
+        low: Lower end of the interval. It excludes 0 if an exact test of the
+            number of errors rejects calibration.
         high: Upper end of the interval.
         too_few: What is too rare to detect a gap of either sign, `"errors"`
             or `"right predictions"`. None if there are enough of both.
@@ -79,15 +80,11 @@ def gap_estimate(
     Unequal weights get the interval of Clopper and Pearson for the effective
     number of wrong predictions, which is wider.
 
-    Derivation: docs/derivations.md, 'Intervals and guarantees'.
+    Groups of similar confidence, ascending, have a weight `mass`, that of the
+    `wrong` predictions, and a mean `doubt`, 1 - confidence, each
+    `(num_groups,)`. `weight_ratio` is sum w^2 / sum w.
 
-    Args:
-        mass: Weight of each group of similar confidence, in ascending order
-            of confidence, `(num_groups,)`.
-        wrong: Weight of the wrong predictions of each group `(num_groups,)`.
-        doubt: Mean of 1 - confidence of each group `(num_groups,)`.
-        weight_ratio: Sum of squared weights divided by the sum of weights.
-        level: Probability to cover, in (0, 1).
+    Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
     Reference:
         Hoeffding, On the Distribution of the Number of Successes in
@@ -128,13 +125,9 @@ def gap_estimate_of_votes(
     """Compute mean confidence minus share of votes, with its interval.
 
     The votes for one sample are not independent, so samples are what varies.
-    The interval is that of a mean.
-
-    Args:
-        mass: Weight of each group of similar confidence, `(num_groups,)`.
-        residual: Sum of weight times (confidence - share of votes).
-        squared_residual: Sum of weight times its square.
-        weight_ratio, level: As in `gap_estimate`.
+    The interval is that of a mean. `residual` has the sums of weight times
+    (confidence - share of votes), `squared_residual` those of its square, each
+    by group.
     """
     mean = safe_divide(residual, mass)
     variance = np.maximum(safe_divide(squared_residual, mass) - mean**2, 0.0)

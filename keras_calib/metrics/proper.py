@@ -72,16 +72,10 @@ class _ProperScore(StreamingMetric):
         self._keep(num_bins=num_bins)
 
     def decomposition(self) -> Decomposition:
-        """Split the score of the binned confidence into two parts.
+        """Split the score of the binned confidence, as `ECE.decomposition`.
 
-        The event is that the prediction is correct, and its forecast is the
-        mean confidence of the bin. The parts do not add up to `result()`,
-        which is the score of all classes.
-
-        Returns:
-            Two floats, in nats for NLL. `calibration` is the cost of the gaps
-            between confidence and accuracy. `refinement` is what remains of a
-            calibrated model.
+        The parts do not add up to `result()`, which is the score of all
+        classes. Those of NLL are in nats.
         """
         return decompose(self._read().bins, self._quantity)
 
@@ -91,11 +85,11 @@ class NLL(_ProperScore):
     """Negative log-likelihood (NLL), streaming and exact.
 
     Use it to choose between models by one number, which measures calibration
-    and accuracy together.
+    and accuracy together. For soft labels it is the cross entropy, in nats.
 
-    NLL = mean_n -log p_y, in nats
+    NLL = mean_n -log p_y
 
-    For soft labels it is the cross entropy. `interval()` depends on the losses
+    `interval()` depends on the losses
     of wrong predictions. With fewer than five of them, its upper end assumes
     one more loss of 85.2 nats, or of -log `clip`.
 
@@ -119,8 +113,7 @@ class NLL(_ProperScore):
     0.5697
 
     Reference:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        section 2, https://arxiv.org/abs/1706.04599
+        That of the function `nll`.
     """
 
     _quantity = "nll"
@@ -149,9 +142,7 @@ class BrierScore(_ProperScore):
 
     mean_n sum_k (p_k - y_k)^2, in [0, 2], summed over all classes
 
-    With `labels="votes"` it is the mean over the votes of a sample. That
-    exceeds the distance from the shares s by 1 - sum_k s_k^2, their
-    disagreement.
+    The function `brier_score` says what it is of votes.
 
     Args:
         num_bins: Number of bins of the decompositions.
@@ -168,13 +159,7 @@ class BrierScore(_ProperScore):
     0.4
 
     Reference:
-        Brier, Verification of Forecasts Expressed in Terms of Probability,
-        Monthly Weather Review 1950,
-        https://doi.org/10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2
-
-    Differs:
-        Some libraries call half of it the Brier score of two classes: the
-        squared error of the probability of the second class.
+        That of the function `brier_score`.
     """
 
     _quantity = "brier_score"
@@ -201,15 +186,8 @@ class BrierScore(_ProperScore):
     def murphy(self) -> BrierComponents:
         """Murphy's decomposition of the score, as of `brier_decomposition`.
 
-        reliability - resolution + uncertainty + within_bin_variance -
-        within_bin_covariance is `result()`. A soft label is its largest class
-        in all but the score: use the function for soft labels.
-
-        Returns:
-            Five floats, and `within_bins`, the variance less the covariance.
-
-        Raises:
-            ValueError: If `num_classes` is None.
+        A soft label is its largest class in all but the score: use the function
+        for soft labels. Raises ValueError if `num_classes` is None.
         """
         if self.num_classes is None:
             raise value_error(

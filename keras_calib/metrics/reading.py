@@ -47,10 +47,7 @@ from keras_calib.numerics.softmax import log_odds_of
 
 
 def add_on_host(
-    metric: Any,
-    y_true: Any,
-    y_pred: Any,
-    sample_weight: Any,
+    metric: Any, y_true: Any, y_pred: Any, sample_weight: Any
 ) -> bool:
     """Add a batch to the state of a metric by NumPy; False if it cannot."""
     found = read_on_host(metric, metric.summary, y_true, y_pred, sample_weight)
@@ -69,11 +66,7 @@ def add_rows(metric: Any, batch: Batch) -> bool:
 
 
 def read_on_host(
-    metric: Any,
-    summary: Any,
-    y_true: Any,
-    y_pred: Any,
-    sample_weight: Any,
+    metric: Any, summary: Any, y_true: Any, y_pred: Any, sample_weight: Any
 ) -> tuple[Outcomes, np.ndarray] | None:
     """Records and flags that a metric adds for a batch; None if it cannot.
 
@@ -118,7 +111,7 @@ def _records_of(
     looks_wrong = batch.from_logits and resembles_probabilities(outputs)
     # In the order of the flags in `base`.
     flags = np.array([0, fractional, 0, looks_wrong], "int32")
-    return _outcomes(batch, summary.on_host), flags
+    return outcomes_of_rows(batch, summary.on_host), flags
 
 
 def _add_records(metric: Any, records: Outcomes, flags: np.ndarray) -> bool:
@@ -172,8 +165,8 @@ def read_without_faults(
     if options.objectness or options.pixels_per_image is not None:
         return None
     arrays: list[Any] = [
-        host_array(as_numbers(y_pred, "y_pred")),
-        host_array(as_numbers(y_true, "y_true")),
+        host_array(as_numbers(y_pred, options.names[1])),
+        host_array(as_numbers(y_true, options.names[0])),
     ]
     if sample_weight is not None:
         arrays.append(host_array(as_numbers(sample_weight, "sample_weight")))
@@ -197,7 +190,7 @@ def read_without_faults(
     return batch if rules.hold else None
 
 
-def _outcomes(batch: Batch, form: str) -> Outcomes:
+def outcomes_of_rows(batch: Batch, form: str) -> Outcomes:
     """Outcomes of rows on the host, with their `Batch` as `form` says.
 
     That of `"records"` lacks outputs. Others are float32 arrays or tensors.
@@ -250,7 +243,7 @@ def read_batch(
     rules = Rules(config.validates())
     batch = standardize(y_true, y_pred, sample_weight, options, rules=rules)
     if options.pixels_per_image is not None:
-        batch = _some_pixels(batch, options.pixels_per_image, options.seed)
+        batch = _some_pixels(batch, options)
     # All but class ids and masks in float32.
     batch = batch.flat().each(_measured)
     if is_empty(batch):
@@ -264,9 +257,9 @@ def read_batch(
         batch.mask,
         batch.weight,
         usable,
-        batch.possible_labels(rules),
+        batch.possible_labels(rules, name=options.names[1]),
         rules,
-        lambda invalid_mask: _judge(invalid_mask, batch),
+        lambda invalid_mask: _judge(invalid_mask, batch, options.names[1]),
     )
     if options.columns > 1:
         mask, weight = _whole_examples(batch, mask, weight, options.columns)
@@ -402,15 +395,15 @@ def _whole_examples(
     return mask, weight
 
 
-def _judge(invalid_mask: np.ndarray, batch: Batch) -> None:
+def _judge(invalid_mask: np.ndarray, batch: Batch, name: str) -> None:
     """Raise an error, of row sums if nothing else is wrong with the rows."""
     if not batch.from_logits:
         if is_made_up(batch.outputs):
             return
         rows = to_numpy(batch.outputs)
         if in_unit_interval(rows[invalid_mask]).all():
-            check_row_sums(rows, "y_pred", invalid_mask)
-    _raise_invalid(invalid_mask, "`y_pred`")
+            check_row_sums(rows, name, invalid_mask)
+    _raise_invalid(invalid_mask, f"`{name}`")
 
 
 def _raise_invalid(invalid_mask: np.ndarray, what: str) -> None:
@@ -428,14 +421,14 @@ def _measured(x: Any) -> Any:
     return ops.cast(x, "float32") if measures else x
 
 
-def _some_pixels(batch: Batch, count: int, seed: int) -> Batch:
-    """Draw a few pixels of each image, `(batch, count)`."""
+def _some_pixels(batch: Batch, options: ReadOptions) -> Batch:
+    """Draw a few pixels of each image, `(batch, pixels_per_image)`."""
     lead = shape_of(batch.outputs)[:-1]
     if len(lead) < 2 or None in lead[1:]:
         raise value_error(
             "`pixels_per_image` needs predictions of shape "
             "(batch, ..., num_classes) with a known number of pixels",
-            **{"y_pred.shape": shape_of(batch.outputs)},
+            **{f"{options.names[1]}.shape": shape_of(batch.outputs)},
         )
     num_pixels = math.prod(lead[1:])
 
@@ -445,7 +438,8 @@ def _some_pixels(batch: Batch, count: int, seed: int) -> Batch:
     labels = by_image(batch.labels)
     ids = labels if len(labels.shape) == 2 else ops.argmax(labels, axis=-1)
     mask = None if batch.mask is None else by_image(batch.mask)
-    places = sample_pixels(ops.cast(ids, "int32"), mask, count, seed)
+    ids, count = ops.cast(ids, "int32"), options.pixels_per_image
+    places = sample_pixels(ids, mask, count, options.seed)
 
     def chosen(x):
         x = by_image(x)

@@ -69,23 +69,30 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Rank(Quantity):
-    """A formula of ranked groups, at an operating point if it has one."""
+    """A formula of ranked groups, at the operating point of a metric.
+
+    `point` names the argument that says it, or is None.
+    """
 
     of_groups: Callable[..., Any]
-    point: Callable[[Any], tuple[float, ...]] = lambda metric: ()
+    point: str | None = None
     # Whether it compares correct predictions with wrong ones.
     needs_both: bool = False
 
+    def at(self, metric: Any) -> dict[str, float]:
+        """The operating point of a metric by its name; none is empty."""
+        return {self.point: getattr(metric, self.point)} if self.point else {}
+
     def value(self, readings, metric):
-        return self.of_groups(readings.groups, *self.point(metric))
+        return self.of_groups(readings.groups, **self.at(metric))
 
     def bounds(self, readings, metric):
-        groups, point = readings.groups, self.point(metric)
+        groups, point = readings.groups, self.at(metric)
         if readings.votes and self.mode == "max" and point:
             # A share of a sample may be wrong, so no number is rounded down.
             groups = groups._replace(frequency_weights=False)
         low, high = sorted(
-            float(self.of_groups(groups, *point, order=order))
+            float(self.of_groups(groups, **point, order=order))
             for order in ("best", "worst")
         )
         if self.of_groups is areas.failure_auroc_of_groups:
@@ -94,10 +101,10 @@ class Rank(Quantity):
         return low - _ROUNDING * abs(low), high + _ROUNDING * abs(high)
 
     def interval(self, readings, metric, level):
-        point = self.point(metric)
+        point = self.at(metric)
 
         def value(groups: RankedGroups) -> float:
-            return float(self.of_groups(groups, *point))
+            return float(self.of_groups(groups, **point))
 
         return rank_interval(
             value,
@@ -352,20 +359,27 @@ QUANTITIES = {
     ),
     "failure_fpr95": Rank(areas.failure_fpr95_of_groups, needs_both=True),
     "coverage_at_risk": Rank(
-        areas.coverage_at_risk_of_groups,
-        lambda metric: (metric.risk,),
-        mode="max",
+        areas.coverage_at_risk_of_groups, "risk", mode="max"
     ),
     "coverage_at_accuracy": Rank(
-        areas.coverage_at_risk_of_groups,
-        lambda metric: (1.0 - metric.accuracy,),
+        lambda groups, accuracy, **order: areas.coverage_at_risk_of_groups(
+            groups, 1.0 - accuracy, **order
+        ),
+        "accuracy",
         mode="max",
     ),
-    "risk_at_coverage": Rank(
-        areas.risk_at_coverage_of_groups, lambda metric: (metric.coverage,)
-    ),
+    "risk_at_coverage": Rank(areas.risk_at_coverage_of_groups, "coverage"),
     "smooth_ece": _Smooth(),
 }
+
+
+def point_of(name: str, metric: Any) -> dict[str, float]:
+    """The operating point of a value of a metric, such as its `risk`."""
+    quantity = QUANTITIES.get(name)
+    has_one = isinstance(quantity, Rank) and hasattr(
+        metric, quantity.point or ""
+    )
+    return quantity.at(metric) if has_one else {}
 
 
 def mode_of(name: str) -> str | None:

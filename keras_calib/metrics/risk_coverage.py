@@ -121,10 +121,7 @@ class AURC(HistogramMetric):
     certified bounds.
 
     Args:
-        score: One of the eight scores (`"msp"`, `"max_logit"`,
-            `"logit_margin"`, `"prob_margin"`, `"neg_entropy"`,
-            `"neg_energy"`, `"gini"`, `"p_norm"`), or a function of logits
-            `(n, num_classes)` to `(n,)`, higher = surer. Defaults to
+        score: The name of a score or a function, as in `aurc`. Defaults to
             `"msp"`, the probability of the predicted class.
         score_range: Range of a function's scores: `"unit"` if they lie in
             [0, 1] and crowd at its ends, else `"real"`, the default.
@@ -141,8 +138,7 @@ class AURC(HistogramMetric):
     0.25
 
     Reference:
-        Geifman et al., Bias-Reduced Uncertainty Estimation for Deep Neural
-        Classifiers, ICLR 2019, https://arxiv.org/abs/1805.08206
+        That of the function `aurc`.
 
     Differs:
         The released code leaves tied samples in the order of the data. Here
@@ -171,8 +167,7 @@ class EAURC(HistogramMetric):
     0.0
 
     Reference:
-        Geifman et al., Bias-Reduced Uncertainty Estimation for Deep Neural
-        Classifiers, ICLR 2019, https://arxiv.org/abs/1805.08206
+        That of the function `eaurc`.
 
     Differs:
         The paper subtracts r + (1 - r) log(1 - r), with r the error rate,
@@ -186,12 +181,8 @@ class EAURC(HistogramMetric):
 class NAURC(HistogramMetric):
     """AURC scaled to 0 for a perfect and 1 for a random ranking, streaming.
 
-    Use it to compare rankings across models and data sets.
-
-    (AURC - AURC*) / (error rate - AURC*), with AURC* of a perfect ranking
-
-    The value is above 1 if the ranking is worse than random. It is 0 if all
-    predictions are correct, or all wrong.
+    Use it to compare rankings across models and data sets. The function `naurc`
+    has the formula, and what the value is of odd data.
 
     Args:
         score, score_range, resolution, name, **kwargs: Those of `AURC`.
@@ -204,9 +195,7 @@ class NAURC(HistogramMetric):
     0.0
 
     Reference:
-        Cattelan and Silva, How to Fix a Broken Confidence Estimator:
-        Evaluating Post-hoc Methods for Selective Classification with Deep
-        Neural Networks, UAI 2024, https://arxiv.org/abs/2305.15508
+        That of the function `naurc`.
     """
 
     _quantity = "naurc"
@@ -218,10 +207,7 @@ class AUGRC(HistogramMetric):
     """Area under the generalised risk-coverage curve (AUGRC), streaming.
 
     Use it in place of `AURC` when the few highest scores should not dominate.
-
-    The value is the average over thresholds of the share of all samples that
-    is accepted and wrong, in [0, 0.5]. Lower is better, and a random ranking
-    gives half of the error rate.
+    Lower is better. The function `augrc` says what it is.
 
     Args:
         score, score_range, resolution, name, **kwargs: Those of `AURC`.
@@ -234,8 +220,7 @@ class AUGRC(HistogramMetric):
     0.125
 
     Reference:
-        Traub et al., Overcoming Common Flaws in the Evaluation of Selective
-        Classification Systems, NeurIPS 2024, https://arxiv.org/abs/2407.01032
+        That of the function `augrc`.
     """
 
     _quantity = "augrc"
@@ -246,10 +231,7 @@ class FailureAUROC(HistogramMetric):
     """AUROC of detecting errors by the score, streaming.
 
     Use it to see how well the score separates correct from wrong predictions.
-
-    The value is the probability that a correct prediction scores higher than a
-    wrong one, where ties add one half. It is 0.5 by chance, and if all
-    predictions are correct or all wrong.
+    It is 0.5 by chance. The function `failure_auroc` has the formula.
 
     Args:
         score, score_range, resolution, name, **kwargs: Those of `AURC`.
@@ -262,9 +244,7 @@ class FailureAUROC(HistogramMetric):
     1.0
 
     Reference:
-        Hendrycks and Gimpel, A Baseline for Detecting Misclassified and
-        Out-of-Distribution Examples, ICLR 2017,
-        https://arxiv.org/abs/1610.02136
+        That of the function `failure_auroc`.
     """
 
     _quantity = "failure_auroc"
@@ -319,8 +299,7 @@ class CoverageAtRisk(HistogramMetric):
     0.5
 
     Reference:
-        Geifman and El-Yaniv, Selective Classification for Deep Neural
-        Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
+        That of the function `coverage_at_risk`.
     """
 
     _quantity = "coverage_at_risk"
@@ -352,9 +331,7 @@ class CoverageAtAccuracy(HistogramMetric):
     0.5
 
     Reference:
-        Galil et al., What Can We Learn From The Selective Prediction And
-        Uncertainty Estimation Performance Of 523 ImageNet Classifiers, ICLR
-        2023, https://arxiv.org/abs/2302.11874
+        That of the function `coverage_at_accuracy`.
     """
 
     _quantity = "coverage_at_accuracy"
@@ -384,8 +361,7 @@ class RiskAtCoverage(HistogramMetric):
     0.0
 
     Reference:
-        Geifman and El-Yaniv, Selective Classification for Deep Neural
-        Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
+        That of the function `risk_at_coverage`.
     """
 
     _quantity = "risk_at_coverage"

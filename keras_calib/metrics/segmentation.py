@@ -59,12 +59,8 @@ class PerImage(StreamingMetric):
     """Mean of a metric over images, weighted by their valid pixels.
 
     Use it to compare with published tables of segmentation, which average over
-    images, often without the background.
-
-    sum_i n_i metric(image i) / sum_i n_i, with n_i valid pixels in image i
-
-    The metric of all pixels together is another number. It is never larger for
-    errors that are means of absolute gaps over fixed bins.
+    images, often without the background. The function `per_image` has the
+    formula.
 
     Args:
         metric: A metric of this package with a scalar value, and not of
@@ -96,9 +92,7 @@ class PerImage(StreamingMetric):
     0.3
 
     Reference:
-        Liu et al., The Devil is in the Margin: Margin-based Label Smoothing
-        for Network Calibration, CVPR 2022, https://arxiv.org/abs/2111.15430,
-        whose released code evaluates segmentation so.
+        That of the function `per_image`.
     """
 
     # Set to that of `metric`.
@@ -136,20 +130,15 @@ class PerImage(StreamingMetric):
 
     @without_autograph
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Add one batch of images.
-
-        Args:
-            y_true: Labels `(batch, ...)` or `(batch, ..., num_classes)`.
-            y_pred: Predictions `(batch, ..., num_classes)`.
-            sample_weight: Must be None.
-        """
+        """Add one batch of images; `sample_weight` must be None."""
         if sample_weight is not None:
             raise type_error(
                 "`sample_weight` must be None: all pixels have equal weight",
                 sample_weight=type(sample_weight).__name__,
             )
-        y_pred = as_numbers(y_pred, "y_pred")
-        check_rank("y_pred", y_pred, 3, "(batch, ..., num_classes)")
+        name = self.options.names[1]
+        y_pred = as_numbers(y_pred, name)
+        check_rank(name, y_pred, 3, "(batch, ..., num_classes)")
         if self._add_on_host(y_true, y_pred):
             return
         y_pred = ops.convert_to_tensor(y_pred)
@@ -228,9 +217,10 @@ class PerImage(StreamingMetric):
         sizes = list(shape_of(y_pred))
         del sizes[self.options.axis % len(sizes)]
         if None in sizes[1:]:
+            name = self.options.names[1]
             raise value_error(
-                "`y_pred` must have a known number of pixels",
-                **{"y_pred.shape": shape_of(y_pred)},
+                f"`{name}` must have a known number of pixels",
+                **{f"{name}.shape": shape_of(y_pred)},
             )
         num_pixels = math.prod(sizes[1:])
         chosen = self.options.pixels_per_image

@@ -149,14 +149,7 @@ class CalibrationMetrics(StreamingMetric):
 
     @without_autograph
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Add one batch of labels, predictions and weights.
-
-        Args:
-            y_true: Labels `(batch, ...)` or `(batch, ..., num_classes)`.
-            y_pred: Predictions `(batch, ..., num_classes)`.
-            sample_weight: Weights `(batch,)` or of the shape of the class
-                ids, as in `StreamingMetric.update_state`.
-        """
+        """Add one batch, as `StreamingMetric.update_state`."""
         show_values(self, self.modes)
         if not self._looked_beside:
             # Again at each update, until it belongs to a compiled model.
@@ -189,11 +182,8 @@ class CalibrationMetrics(StreamingMetric):
             level: Probability to cover, in (0, 1).
 
         Returns:
-            `value`, `low`, `high` and `too_few`. A `value` above 0 means
-            overconfidence. The interval excludes 0 if an exact test of the
-            number of errors rejects calibration. `too_few` names what is too
-            rare to decide, `"errors"` or `"right predictions"`, or is None.
-            With votes the interval is that of a mean over samples.
+            A `GapEstimate`. With votes its interval is that of a mean over
+            samples.
         """
         return gap_of(self._read(), level)
 
@@ -224,28 +214,17 @@ class CalibrationMetrics(StreamingMetric):
     def decomposition(self, score: str = "brier_score") -> Decomposition:
         """Split a score of the binned confidence into two parts.
 
-        Use it to see how much of the score a calibrator can remove.
-
         Args:
-            score: `"brier_score"`, the squared error, or `"nll"`, the log
-                score.
-
-        Returns:
-            Two floats. `calibration` is the cost of the gaps between
-            confidence and accuracy. `refinement` is what remains of a
-            calibrated model.
+            score: `"brier_score"` or `"nll"`, of which these are the parts, as
+                in `calibration_decomposition`.
         """
         return decompose(self.bins(), score)
 
     def interval(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Return confidence intervals of the values, by name.
 
-        Args:
-            level: Probability to cover, in (0, 1).
-
-        Returns:
-            `(low, high)` for each name of `result()`. The ends are NaN for
-            `overconfidence_error` and `smooth_ece`, which have no interval.
+        They are `(low, high)` at `level`. The ends are NaN for
+        `overconfidence_error` and `smooth_ece`, which have no interval.
         """
         readings = self._read()
         intervals = {

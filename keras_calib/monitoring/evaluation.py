@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.fitting_data import read_predictions
 from keras_calib.calibrators.temperature import split_nll
 from keras_calib.formulas.bins import BinSums
 from keras_calib.functional.comparison import flipped_share
@@ -27,16 +27,17 @@ from keras_calib.losses import (
 from keras_calib.metrics.reading import read_batch
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.results import Result
-from keras_calib.numerics.softmax import to_logits
-from keras_calib.predictions.batches import Examples, predict_batches
-from keras_calib.predictions.collect import labels_of, rows_that_count
+from keras_calib.predictions.batches import Examples
+from keras_calib.predictions.collect import (
+    ModelRun,
+    labels_of,
+    rows_that_count,
+)
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.predictions.predictions import Predictions
 
 # Parts of the NLL, which need the logits of the whole data set at once.
 PARTS = ("calibration_nll", "refinement_nll")
-# A class that is ruled out, by a logit of -inf, is so far below the first.
-_RULED_OUT = 1e4
 # Numbers in a block, large as each update has a fixed cost.
 _BLOCK = 2**22
 
@@ -90,14 +91,12 @@ class DatasetEvaluator:
 
     def measure(
         self,
-        model: keras.Model,
-        data: Any,
-        batch_size: int,
+        run: ModelRun,
         *,
         epoch: int = -1,
         num_batches: int | None = None,
     ) -> tuple[LoggedEpoch, Predicted | None]:
-        """One pass over the data set, or over its first batches.
+        """One pass of a model over its data, or over their first batches.
 
         If the model predicts NaN or infinity, it warns and returns NaN for
         each value, and None for the rest.
@@ -114,9 +113,8 @@ class DatasetEvaluator:
         # Other losses may depend on the whole batch, so batches stay as given.
         self._by_block = isinstance(self.loss, PerSampleLoss)
         self._by_block &= not isinstance(self.loss, BatchCoupledLoss)
-        output = self.options.output
-        batches = predict_batches(model, data, batch_size, output=output)
-        batches = map(self._checked, itertools.islice(batches, num_batches))
+        batches = itertools.islice(run.examples(), num_batches)
+        batches = map(self._checked, batches)
         block = None
         try:
             for block in _joined(batches):
@@ -198,14 +196,9 @@ class DatasetEvaluator:
     def _values_of_parts(self) -> dict[str, float]:
         if not self._held:
             return dict.fromkeys(self.parts, 0.0)
-        p = Predictions.of_batches(self._held)
-        logits = p.outputs
-        if not self.options.from_logits:
-            logits = to_logits(logits)
-        lowest = logits.max(axis=-1, keepdims=True) - np.float32(_RULED_OUT)
-        logits = np.maximum(logits, lowest)
-        samples = FittingData(p.labels, logits, p.sample_weight)
-        found = dict(zip(PARTS, split_nll(samples), strict=True))
+        from_logits = self.options.from_logits
+        p = Predictions.of_batches(self._held, from_logits=from_logits)
+        found = dict(zip(PARTS, split_nll(read_predictions(p)), strict=True))
         return {name: found[name] for name in self.parts}
 
     def _regularize(self, batch: Examples) -> None:

@@ -27,7 +27,8 @@ from keras_calib.monitoring.evaluation import (
 )
 from keras_calib.monitoring.files import EpochFiles, check_tracker
 from keras_calib.predictions.batches import check_reread, count_batches
-from keras_calib.predictions.outputs import loss_of, read_as, setting_of
+from keras_calib.predictions.collect import ModelRun
+from keras_calib.predictions.outputs import loss_of, setting_of
 
 _NAMES = (
     "accuracy",
@@ -213,6 +214,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         self.tracker = given.tracker
         self.logged: list[LoggedEpoch] = []
         # Made as training begins, as they depend on the model.
+        self._run: Any = None
         self._evaluator: Any = None
         self._files: Any = None
         self._before: Any = None
@@ -222,10 +224,17 @@ class CalibrationLogger(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         """Measures the first batch and opens the files."""
         self.logged, self._before = [], None
-        self._evaluator = self._evaluator_of(*self._read(self.model))
-        first, _ = self._evaluator.measure(
-            self.model, self.data, self.batch_size, num_batches=1
-        )
+        options = {
+            "multi_label": False,
+            "from_logits": self.from_logits,
+            "ignore_class": self.ignore_class,
+            "output": self.output,
+            "batch_size": self.batch_size,
+            "verbose": 0,
+        }
+        self._run = ModelRun(self.model, self.data, options)
+        self._evaluator = self._evaluator_of(*self._read(self._run.reading))
+        first, _ = self._evaluator.measure(self._run, num_batches=1)
         names = [self.prefix + name for name in first.values]
         if self._evaluator.loss is not None:
             names.append(self.prefix + _INACTIVE)
@@ -262,9 +271,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         last = last or getattr(self.model, "stop_training", False)
         if (epoch + 1) % self.every and not last:
             return
-        entry, predicted = self._evaluator.measure(
-            self.model, self.data, self.batch_size, epoch=epoch
-        )
+        entry, predicted = self._evaluator.measure(self._run, epoch=epoch)
         values = dict(entry.values)
         if entry.regularizer is not None:
             values[_INACTIVE] = entry.regularizer.inactive_share
@@ -311,19 +318,15 @@ class CalibrationLogger(keras.callbacks.Callback):
             modes |= getattr(metric, "modes", own)
         return {self.prefix + k: mode for k, mode in modes.items() if mode}
 
-    def _read(self, model: keras.Model) -> tuple[ReadOptions, Any]:
-        """Options for reading the model, and the loss to follow."""
-        options = read_as(
-            model, self.from_logits, self.ignore_class, self.output
-        )
-        compiled = loss_of(model, options.output)
+    def _read(self, options: ReadOptions) -> tuple[ReadOptions, Any]:
+        """Options for reading batches of labels, and the loss to follow."""
+        compiled = loss_of(self.model, options.output)
         loss = self.loss
         if loss is None and isinstance(compiled, PerSampleLoss):
             # Such a loss needs a record of training samples, not of `data`.
             loss = None if compiled.needs_penalty_mask else compiled
         told = compiled if isinstance(compiled, keras.losses.Loss) else loss
-        axis = setting_of(told, "axis")
-        ignore_class = options.ignore_class
+        axis, ignore_class = setting_of(told, "axis"), options.ignore_class
         if ignore_class is None:
             ignore_class = setting_of(told, "ignore_class")
         options = options._replace(

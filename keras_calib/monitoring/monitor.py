@@ -393,8 +393,10 @@ class Monitor:
 
     def __repr__(self) -> str:
         alarms = ", ".join(alarm.name for alarm in self.alarms) or "none"
-        answers = f"{self.counts['answers']:,.0f}"
-        return f"Monitor({self._setup.told()}; {answers=!s}, {alarms=!s})"
+        told, counts = self._setup.told(), self.counts
+        answers = f"answers={counts['answers']:,.0f}"
+        labelled = f"labelled={counts['labelled']:,.0f}"
+        return f"Monitor({told}; {answers}, {labelled}, alarms={alarms})"
 
     def _repr_html_(self) -> str:
         facts = {"watches": self._setup.told(), **self.counts}

@@ -212,10 +212,8 @@ def read_by(
     accepted: np.ndarray,
     labelled: Sequence[np.ndarray],
 ) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], np.ndarray]:
-    """Log factors and facts of answers by hypothesis, and their totals.
-
-    `accepted` is that of all answers, `labelled` are the outcomes of those
-    with a label.
+    """Log factors and facts by hypothesis, and totals, of `accepted` of all
+    answers and the outcomes of `labelled` ones.
     """
     confidence, accepted_too, correct = labelled
     wrong = 1.0 - correct[accepted_too]
@@ -250,11 +248,7 @@ def _check_binary(x: np.ndarray, *, name: str, allow_nan: bool) -> None:
 
 
 class Record:
-    """Totals, and their past with that of the evidence.
-
-    Args:
-        names: Hypotheses under watch.
-    """
+    """Totals, and their past with that of the evidence against hypotheses."""
 
     def __init__(self, names: Iterable[str]):
         self._names = tuple(f"evidence_{name}" for name in names)
@@ -263,11 +257,9 @@ class Record:
         self._piece = PIECE
 
     def note(self, totals: np.ndarray, logs: list[float]) -> None:
-        """Adds totals, and at times a point of the history.
+        """Adds totals `(num_totals,)`, and at times a point of the history.
 
-        Args:
-            totals: To add `(num_totals,)`.
-            logs: Log of the evidence now against each hypothesis.
+        `logs` are those of the evidence now against each hypothesis.
         """
         self.totals = self.totals + totals
         last = self._rows[-1] if self._rows else np.zeros(len(self.totals))

@@ -21,11 +21,8 @@ _SHOWN = 3
 class Waiting:
     """Confidence and acceptance of answers, by a hash of their ids.
 
-    The oldest give way to new ones. An answer that got its label stays among
-    them, so that a second label is seen.
-
-    Args:
-        most: Number of answers to keep.
+    The oldest of `most` give way to new ones. An answer that got its label
+    stays among them, so that a second label is seen.
     """
 
     def __init__(self, most: int):
@@ -93,17 +90,10 @@ class Waiting:
     def find(
         self, ids: Any, count: int, skip: bool
     ) -> tuple[list[int], np.ndarray, int]:
-        """Answers that labels are for.
+        """Hashes and values `(n,)` of the answers that labels are for.
 
-        Args:
-            ids: Ids of the labels.
-            count: Number of labels.
-            skip: Whether to leave out labels without an answer, rather than
-                raise ValueError.
-
-        Returns:
-            Hashes, values of the answers `(n,)` as `take` needs them with NaN
-            for what is left out, and how many that is.
+        With `skip`, values of labels without an answer are NaN, and their
+        number comes last; without it they raise ValueError.
         """
         names, hashes = _read(ids, count)
         found = np.array([self._answers.get(key, np.inf) for key in hashes])

@@ -199,10 +199,8 @@ def _share(facts: np.ndarray) -> str:
 class Watch:
     """Evidence against one hypothesis, in fixed memory.
 
-    Args:
-        prior: Weights of the alternatives `(num_alternatives,)`, which sum to
-            1.
-        log_limit: Log of the evidence that raises the alarm.
+    `prior` has the weights of the alternatives `(num_alternatives,)`, and
+    `log_limit` is the log of the evidence that raises the alarm.
     """
 
     def __init__(self, prior: np.ndarray, log_limit: float):
@@ -253,9 +251,8 @@ class Watch:
     def add(self, log_factors: np.ndarray, facts: np.ndarray) -> None:
         """Adds outcomes in order, and looks after each.
 
-        Args:
-            log_factors: Their factors `(n, num_alternatives)`.
-            facts: Two numbers of each to sum from a start on `(n, 2)`.
+        They have factors `(n, num_alternatives)`, and two numbers of each are
+        summed from a start on `(n, 2)`.
         """
         start = 0
         while start < len(log_factors):
@@ -312,11 +309,10 @@ class Watch:
         self._open_facts = np.zeros(2)
 
     def likeliest(self) -> tuple[int, int, np.ndarray]:
-        """The start and the alternative with the most wealth.
+        """The alternative with the most wealth, and its start.
 
-        Returns:
-            Index of the alternative, number of outcomes before the start, and
-            the number of outcomes and their facts since `(3,)`.
+        They are its index, the number of outcomes before the start, and the
+        number of outcomes and their facts since `(3,)`.
         """
         found = copy.copy(self)
         found.settle()

@@ -12,7 +12,6 @@ imported then. Not here: the numbers (`functional`), and the figures of papers
 Floor: above `selection`, below `exporting`.
 """
 
-from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.plots.choices import CalibratorChoiceDisplay, PlanDisplay
 from keras_calib.plots.cumulative import CumulativeDisplay
 from keras_calib.plots.monitor import MonitorDisplay
@@ -35,5 +34,3 @@ __all__ = [
     "RiskCoverageDisplay",
     "SegmentationDisplay",
 ]
-
-answer_wrong_keywords(__name__)

@@ -258,12 +258,7 @@ def _mode_of(given: Any, mode: str) -> str:
 
 
 def by_model(given: Any, name: str | None = None) -> dict[str | None, Any]:
-    """What a display is of, by the name of the model.
-
-    Args:
-        given: One thing, a list of them, or a dict by name.
-        name: Name of the only one, or None.
-    """
+    """One thing, a list or a dict of them, by the name of the model."""
     if type(given) in (list, tuple):
         given = {f"model {k}": x for k, x in enumerate(given, start=1)}
     if not isinstance(given, Mapping):

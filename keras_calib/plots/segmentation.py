@@ -162,7 +162,7 @@ class SegmentationDisplay(Display):
             # The panel of counts is low, so it has few ticks.
             most = max(display.sums.weight.max(), 1.0)
             axes[-1].set_yticks([0.0, 10.0 ** np.floor(np.log10(most))])
-            axes[-1].set_ylabel("pixels")
+            axes[-1].set_ylabel("pixels (log)", fontsize="small")
             axes[0].tick_params(labelbottom=False)
 
     def _draw_errors(self, ax: Any) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.backend.predict import mask_of_output, preparation
+from keras_calib.backend.progress import with_progress
 from keras_calib.backend.replicas import shared_by_replicas, warn_of_differences
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.weights import masked_weight
@@ -205,6 +206,7 @@ def predict_batches(
     batch_size: int = 32,
     steps: int | None = None,
     output: str | int | ChosenOutput | None = None,
+    verbose: str | int = 0,
 ) -> Iterator[Examples]:
     """The batches of a data set with predictions of a model.
 
@@ -218,8 +220,9 @@ def predict_batches(
     """
     chosen = choose_output(model, output)
     predictor = Predictor(model, chosen)
+    total = count_batches(data, batch_size, steps)
     batches = batches_of(data, batch_size, steps, chosen)
-    yield from map(predictor, batches)
+    yield from with_progress(map(predictor, batches), total, verbose)
 
 
 class Predictor:

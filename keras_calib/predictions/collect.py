@@ -50,9 +50,9 @@ def rows_that_count(batch: Any, reading: ReadOptions) -> np.ndarray | None:
     They are of `Examples` or of `Predictions`.
     """
     if reading.ignore_class is not None:
-        names = "labels", "outputs"
+        reading = reading._replace(names=("labels", "outputs"))
         given = batch.labels, batch.outputs, batch.sample_weight
-        return standardize(*given, reading, np, names=names).counted
+        return standardize(*given, reading, np).counted
     axis = class_axis(batch.outputs, reading.axis, "outputs")
     if batch.sample_weight is None:
         return None
@@ -94,7 +94,6 @@ class ModelRun:
         options: Those of `DataOptions`.
 
     Attributes:
-        model: The model.
         reading: How outputs are read.
         beside: Columns that are no part of the data, as they were given.
         facts: What is known of the predictions and is no column.
@@ -128,7 +127,7 @@ class ModelRun:
         told = {"multi_label": by_label, "votes": given.votes}
         told |= {"ignore_class": reading.ignore_class, "class_names": names}
         self.facts = facts_of(reading.from_logits, told)
-        self.model, self._data = model, data
+        self._model, self._data = model, data
         columns: dict[Any, Any] = by_name(given.groups)
         columns |= {"units": given.units, "ids": given.ids}
         self.beside = {k: x for k, x in columns.items() if x is not None}
@@ -153,6 +152,14 @@ class ModelRun:
             given,
         )
         return with_progress(batches, self._total, self._options.verbose)
+
+    def predictor(self) -> Predictor:
+        """The model, to predict batch by batch."""
+        return Predictor(self._model, self.reading.output)
+
+    def examples(self) -> Iterator[Examples]:
+        """The batches of the data with predictions."""
+        return map(self.predictor(), self.read())
 
     def columns(self, batch: Examples) -> dict[str, Any]:
         """Labels, outputs, weights or None, and inputs of a batch."""
@@ -231,7 +238,7 @@ def together(runs: list[ModelRun]) -> Iterator[list[dict[Any, Any]]]:
     """The columns of each batch for several models, of data read once."""
     first = runs[0]
     beside = _Beside(first.beside)
-    predictors = [Predictor(run.model, run.reading.output) for run in runs]
+    predictors = [run.predictor() for run in runs]
     for batch in first.read():
         each = [
             run.columns(predictor(batch))

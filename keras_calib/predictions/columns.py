@@ -82,8 +82,15 @@ def of_log(correct: Any, confidence: Any) -> dict[Any, Any]:
     for name, x in columns.items():
         right = (x >= 0.0) & (x <= 1.0)
         if x.ndim != 1 or not right.all():
+            rule = f"`{name}` must be one number in [0, 1] a row"
+            if np.isnan(x).any():
+                rule += (
+                    "; leave out rows without one, or give them any and the "
+                    "`sample_weight` 0: a `Monitor` counts them as answers "
+                    "without a label"
+                )
             raise value_error(
-                f"`{name}` must be one number in [0, 1] a row",
+                rule,
                 **{f"{name}.shape": x.shape, "wrong": x[~right][:4].tolist()},
             )
     return {"labels": columns["correct"], "outputs": columns["confidence"]}

@@ -354,8 +354,9 @@ class _Reader:
             roles.from_logits,
             ignore_class=self._ignored,
             labels="votes" if roles.kind == "votes" else "classes",
+            names=names,
         )
-        read_arrays(labels, outputs, weight, reading, names=names)
+        read_arrays(labels, outputs, weight, reading)
 
 
 def _of_columns(

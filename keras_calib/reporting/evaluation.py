@@ -217,6 +217,8 @@ class ClassEvaluation(Evaluation):
             for options in read
         ]
         self.others = [others(options) for options in read]
+        for table, options in zip(self.stages, read, strict=True):
+            table.options = options
         self.groups: list[StageGroups] = []
         # Whether a sample has several predictions, as an image has pixels.
         self.is_dense = False
@@ -268,13 +270,11 @@ class ClassEvaluation(Evaluation):
         labels, outputs, weight = given
         options = self.options
         batch = read_without_faults(labels, outputs, weight, options)
-        is_sound = batch is not None
-        if batch is None:
-            # It tells what is wrong.
-            names = "labels", "outputs"
-            batch = read_arrays(labels, outputs, weight, options, names=names)
-        if not (is_sound and add_rows(self.stages[0], batch)):
+        if batch is None or not add_rows(self.stages[0], batch):
+            # Read as tensors, where what is wrong is told.
             self.stages[0].update_state(labels, outputs, weight)
+        if batch is None:
+            batch = read_arrays(labels, outputs, weight, options)
         for metric in self.others[0].values():
             metric.update_state(labels, outputs, weight)
         self.num_classes = batch.outputs.shape[-1]
@@ -287,7 +287,7 @@ class ClassEvaluation(Evaluation):
         if calibrated is not None:
             rows, rules = calibrated.reshape(batch.outputs.shape), Rules()
             after = batch._replace(from_logits=True)
-            after = with_rows(after, rows, "outputs", rules)
+            after = with_rows(after, rows, options.names[1], rules)
             if not (rules.hold and add_rows(self.final, after)):
                 self.final.update_state(labels, calibrated, weight)
             for metric in self.others[-1].values():

@@ -10,7 +10,7 @@ from keras_calib.backend.late import keras_module
 from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.inputs.given_metrics import made, told_key
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.metrics.registry import QUANTITIES
+from keras_calib.metrics.registry import QUANTITIES, point_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.results import Result
 from keras_calib.predictions.options import DataOptions
@@ -23,6 +23,7 @@ _keras = keras_module("keras.metrics")
 
 # Of several labels at once, over labels and over all entries.
 _OF_LABELS = ("ece", "nll", "brier_score", "auroc")
+_POINTS = ("risk", "accuracy", "coverage")
 _NO_ENDS = {"low": float("nan"), "high": float("nan")}
 
 
@@ -32,8 +33,9 @@ class MetricTable(Result):
     Attributes:
         results: By the name of the model, and then of the metric, a dict with
             `value`, `low` and `high`. The last two are the ends of a 95 %
-            interval, NaN where there is none. What a calibrator makes of a
-            model has the name `"..., calibrated"`.
+            interval, NaN where there is none. A coverage or risk at a point
+            has that too, such as `risk`. What a calibrator makes of a model
+            has the name `"..., calibrated"`.
     """
 
     results: dict[str, dict[str, dict[str, Any]]]
@@ -50,14 +52,21 @@ class MetricTable(Result):
 
     def _shown(self) -> dict[str, Any]:
         """A row for each metric, and a column for each model."""
-        metrics = [*next(iter(self.results.values()))]
-        return {"metric": metrics} | {
+        first = next(iter(self.results.values()))
+        metrics = [*first]
+        return {"metric": [_title(name, first[name]) for name in metrics]} | {
             model: [
                 "{} ({})".format(*x) if x[1] else x[0]
                 for x in (cell(name, found[name]) for name in metrics)
             ]
             for model, found in self.results.items()
         }
+
+
+def _title(name: str, estimate: dict[str, Any]) -> str:
+    """The name of a metric, with the operating point that it is for."""
+    points = [x for k, x in estimate.items() if k in _POINTS]
+    return "=".join([name, *(f"{x:g}" for x in points)])
 
 
 def evaluate(
@@ -162,7 +171,8 @@ def _measured(source: Source, metrics: Sequence[Any] | None) -> dict[str, Any]:
     return {
         "keys": keys,
         "others": lambda options: {
-            x.name: x for x in (_made(metric, options) for metric in others)
+            _title(x.name, point_of(x.name, x)): x
+            for x in (_made(metric, options) for metric in others)
         },
     }
 
@@ -187,6 +197,8 @@ def _of_classes(evaluation: Any) -> list[dict[str, Any]]:
     pairs = zip(evaluation.stages, evaluation.others, strict=True)
     for table, others in pairs:
         estimates = estimates_of(table) if table.include else {}
+        for name in estimates:
+            estimates[name] |= point_of(name, table)
         for name, metric in others.items():
             value = metric.result()
             named = value if isinstance(value, dict) else {name: value}

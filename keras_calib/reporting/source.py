@@ -114,6 +114,7 @@ def _source(
         first.from_logits,
         ignore_class=first.ignore_class,
         labels="votes" if first.votes else "classes",
+        names=("labels", "outputs"),
     )
     check_reading(-1, reading.ignore_class, labels=reading.labels)
     return Source(

@@ -1,8 +1,8 @@
 """Selection: when a model should abstain, and what that guarantees.
 
 - Layers: `SelectiveClassifier`, `LogitNormalization`.
-- Thresholds: `choose_threshold`, `choose_group_thresholds`,
-  `choose_threshold_by_cost`, `choose_threshold_for_mixtures`,
+- Thresholds: `choose_threshold`, `choose_threshold_by_cost`,
+  `choose_threshold_for_mixtures`,
   `choose_threshold_for_prior`, `control_risks`.
 - Planning: `plan`.
 - Results: `Choice`, `Target`, `ThresholdTable`, `SampleSizePlan`, `LabelTable`,
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from keras_calib.selection.choice import Choice, ThresholdTable
     from keras_calib.selection.classifier import SelectiveClassifier, Target
     from keras_calib.selection.costs import choose_threshold_by_cost
-    from keras_calib.selection.mixtures import choose_threshold_for_mixtures
     from keras_calib.selection.normalization import LogitNormalization
     from keras_calib.selection.planning import (
         LabelTable,
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
         SizeTable,
         plan,
     )
-    from keras_calib.selection.prior import choose_threshold_for_prior
     from keras_calib.selection.risks import control_risks
-    from keras_calib.selection.thresholds import (
-        choose_group_thresholds,
-        choose_threshold,
+    from keras_calib.selection.shift import (
+        choose_threshold_for_mixtures,
+        choose_threshold_for_prior,
     )
+    from keras_calib.selection.thresholds import choose_threshold
 
 __all__ = [
     "Choice",
@@ -45,7 +44,6 @@ __all__ = [
     "SizeTable",
     "Target",
     "ThresholdTable",
-    "choose_group_thresholds",
     "choose_threshold",
     "choose_threshold_by_cost",
     "choose_threshold_for_mixtures",
@@ -60,11 +58,10 @@ __getattr__ = late_names(
         "choice": "Choice ThresholdTable",
         "classifier": "SelectiveClassifier Target",
         "costs": "choose_threshold_by_cost",
-        "mixtures": "choose_threshold_for_mixtures",
         "normalization": "LogitNormalization",
         "planning": "LabelTable SampleSizePlan SizeTable plan",
-        "prior": "choose_threshold_for_prior",
         "risks": "control_risks",
-        "thresholds": "choose_group_thresholds choose_threshold",
+        "shift": "choose_threshold_for_mixtures choose_threshold_for_prior",
+        "thresholds": "choose_threshold",
     },
 )

@@ -62,20 +62,6 @@ class Population(NamedTuple):
         return np.cumsum(self.mass * self.rate, axis=-1) / self.coverage
 
 
-class _Curve(NamedTuple):
-    """Errors of a pilot up to each rank: knots that straight lines join.
-
-    Attributes:
-        ranks: 0, the rank of each error, and the number of samples.
-        edges: Ranks at which pieces end, the first being 0.
-        tied: Whether the samples of a piece have one score.
-    """
-
-    ranks: np.ndarray
-    edges: np.ndarray
-    tied: np.ndarray
-
-
 def of_pilot(
     found: Ladder, num_draws: int, rng: np.random.Generator
 ) -> tuple[Population, Population]:
@@ -90,15 +76,22 @@ def of_pilot(
         Rubin, The Bayesian Bootstrap, Annals of Statistics 9, 1981,
         https://doi.org/10.1214/aos/1176345338
     """
-    curve = _curve(found)
-    gaps = len(curve.ranks) - 1
-    errors = rng.exponential(size=(num_draws, gaps))
-    rates = np.stack([_rates(curve, x) for x in errors])
-    count = found.size
-    mass = np.diff(curve.edges) / count
+    ranks, (edges, tied) = _gaps(found), _pieces(found)
+    gaps, count = len(ranks) - 1, found.size
+
+    def rates(errors: np.ndarray) -> np.ndarray:
+        """Error rate of each piece, for so many errors in each gap."""
+        total = np.append(0.0, np.cumsum(errors))
+        wrong = np.diff(np.interp(edges, ranks, total))
+        return np.clip(wrong / np.diff(edges), 0.0, 1.0)
+
+    drawn = np.stack(
+        [rates(x) for x in rng.exponential(size=(num_draws, gaps))]
+    )
+    mass = np.diff(edges) / count
     return (
-        Population(mass, _rates(curve, np.ones(gaps)), curve.tied, count),
-        Population(mass, rates, curve.tied, count),
+        Population(mass, rates(np.ones(gaps)), tied, count),
+        Population(mass, drawn, tied, count),
     )
 
 
@@ -126,7 +119,8 @@ def of_calibrated(accuracy: float, coverage: float) -> Population:
     )
 
 
-def _curve(found: Ladder) -> _Curve:
+def _gaps(found: Ladder) -> np.ndarray:
+    """Ranks between gaps: 0, that of each error, and the number of samples."""
     accepted, wrong = found.accepted, found.loss
     sizes = np.diff(accepted, prepend=0.0)
     errors = np.diff(wrong, prepend=0.0)
@@ -138,12 +132,19 @@ def _curve(found: Ladder) -> _Curve:
     # One error more, after the last sample, keeps the last gap from rate 0.
     if ranks[-1] < accepted[-1]:
         ranks = np.append(ranks, accepted[-1])
+    return ranks
+
+
+def _pieces(found: Ladder) -> tuple[np.ndarray, np.ndarray]:
+    """Ranks at which pieces end, from 0 on, and which have one score."""
+    accepted = found.accepted
+    sizes = np.diff(accepted, prepend=0.0)
     atom = (sizes >= 2) & (sizes >= _LEAST_TIES * accepted)
     begins, ends = (accepted - sizes)[atom], accepted[atom]
     cuts = np.unique(np.r_[0.0, begins, ends, accepted[-1]])
     inside = np.isin(cuts[:-1], begins) & np.isin(cuts[1:], ends)
     edges = _edges(cuts, inside)
-    return _Curve(ranks, edges, np.isin(edges[1:], ends))
+    return edges, np.isin(edges[1:], ends)
 
 
 def _edges(cuts: np.ndarray, whole: np.ndarray | None = None) -> np.ndarray:
@@ -161,13 +162,6 @@ def _edges(cuts: np.ndarray, whole: np.ndarray | None = None) -> np.ndarray:
             inner.append(at)
         edges.append(np.r_[inner, high])
     return np.concatenate(edges)
-
-
-def _rates(curve: _Curve, errors: np.ndarray) -> np.ndarray:
-    """Error rate of each piece, for so many errors in each gap."""
-    total = np.append(0.0, np.cumsum(errors))
-    wrong = np.diff(np.interp(curve.edges, curve.ranks, total))
-    return np.clip(wrong / np.diff(curve.edges), 0.0, 1.0)
 
 
 class _Draws(NamedTuple):

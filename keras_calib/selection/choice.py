@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import invalid, value_error
 from keras_calib.formulas.costs import CostEstimate, upper_bounds_of_means
 from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.numerics.arrays import safe_divide
@@ -68,7 +68,7 @@ class Choice(Result):
             by exact binomial tests; with costs, how the threshold was chosen.
             None without either.
         kind: What chose it: `"scores"`, `"costs"`, `"groups"`, `"labels"`,
-            `"mixtures"`, `"prior"`, `"targets"`, `"boxes"` or `"classes"`.
+            `"mixtures"`, `"prior"`, `"limits"`, `"boxes"` or `"classes"`.
         confidence: The threshold as a confidence in [0, 1], if the score is in
             log-odds and there is one; otherwise None. Near 1 only `threshold`
             is exact.
@@ -82,8 +82,8 @@ class Choice(Result):
             had a share of `delta`; `"labels"` have `at_once`; `"mixtures"`
             have `worst_group`, `worst_risk` and `worst_coverage`. `"prior"`
             has `target_prior`, `num_tested`, `effective_samples`, which is
-            (sum w)^2 / sum w^2, and `largest_weight`. `"targets"` have
-            `targets` and `estimates` by name, and `p_values` of the rows of
+            (sum w)^2 / sum w^2, and `largest_weight`. `"limits"` have
+            `limits` and `estimates` by name, and `p_values` of the rows of
             the table. `"boxes"` and `"classes"` have `precision`, `target`,
             `boxes_per_image`, `average` and `max_boxes`, with `recall` or
             `advice` for a class without a threshold.
@@ -125,14 +125,29 @@ class Choice(Result):
         return None if self.kind == "costs" else self.limit
 
     def table(self, group: Any = None) -> ThresholdTable:
-        """All thresholds that were tried, for one of the groups."""
-        place = 0
+        """Coverage and risk of each threshold, on the data that chose one.
+
+        Args:
+            group: Id or name of a group or label, after a choice of several.
+        """
+        if not self.tables:
+            raise RuntimeError(
+                invalid(
+                    "`table` needs the data that chose the threshold, which "
+                    "loaded layers and files do not keep",
+                    choice=self,
+                )
+            )
+        known: dict[Any, int] = {None: 0}
         if isinstance(self.threshold, tuple):
             known = {name: k for k, name in enumerate(self.group)}
-            place = known.get(group, -1)
+        place = known.get(group, -1)
         if place < 0 or self.tables[place][0] is None:
             raise value_error(
-                "`group` must be a group of the fit with data", group=group
+                "`group` must name a group of the fit with data where each "
+                "has a threshold, and else be None",
+                group=group,
+                groups=len(self.group),
             )
         ladder, certified, largest_cost = self.tables[place]
         bounds = np.full(len(ladder.threshold), np.nan)
@@ -268,18 +283,10 @@ def choose(
 ) -> Choice:
     """The choice of the most lenient threshold that is certified at a risk.
 
-    Args:
-        ladder: The thresholds.
-        certified_at: Which of them are certified, for any risk.
-        limit: The risk.
-        delta: Probability that the guarantee may fail.
-        log_odds: Whether scores are log-odds of the confidence.
-        refusal: What the error says: arguments of `out_of_reach`, and `here`,
-            what data a coverage is of. It is called where none is certified.
-        **facts: Fields of the choice.
-
-    Raises:
-        ValueError: If none is certified. It names a risk within reach.
+    `certified_at` says for any risk which are. Where none is, it raises a
+    ValueError that names a risk within reach. `refusal` has what else the error
+    says: arguments of `out_of_reach`, and `here`, what data a coverage is of,
+    or None to name none.
     """
     certified = certified_at(limit)
     if certified.any():
@@ -288,8 +295,9 @@ def choose(
         return chosen_alone(ladder, certified, place, log_odds, **facts)
     told = {"advice": "take more data", "samples": ladder.size, **refusal()}
     here = told.pop("here", "here")
-    instead = within_reach(certified_at, ladder, limit, where=here)
-    told["advice"] += f"; or {instead}"
+    if here is not None:
+        instead = within_reach(certified_at, ladder, limit, where=here)
+        told["advice"] += f"; or {instead}"
     raise out_of_reach([ladder], "risk", limit, delta, **told)
 
 
@@ -364,15 +372,9 @@ def out_of_reach(
 ) -> ValueError:
     """The one error for a limit that no threshold keeps.
 
-    Args:
-        ladders: Those of all groups.
-        argument: Name of the argument that has the limit.
-        limit: The limit.
-        delta: Probability that the guarantee may fail, or None.
-        noun: What there are several of, such as `"group"`.
-        where: Follows the rule: where the limit is to hold.
-        advice: What to do where nothing is certified.
-        **facts: Further facts to tell.
+    `argument` is the name of the argument that has the limit, and `noun` what
+    there are several of, such as `"group"`. `where` follows the rule, and
+    `advice` says what to do where nothing is certified.
     """
     if delta is None:
         best = min(ladders, key=lambda one: float(one.risk.min()))
@@ -403,13 +405,8 @@ def within_reach(
 ) -> str:
     """What to ask for in place of a limit out of reach.
 
-    Args:
-        certified_at: Which thresholds are certified, for any limit.
-        ladder: The thresholds.
-        limit: The limit that is out of reach.
-        argument: Name of the argument that has it.
-        below: What limits lie below.
-        where: What data the coverage is of.
+    `certified_at` is as in `choose`, limits lie below `below`, and `where` says
+    what data the coverage is of.
     """
     limits = _two_digits(limit, below)
     low, high, place = 0, len(limits), -1

@@ -100,14 +100,8 @@ def errors(
     """Exact binomial tests of the share of errors.
 
     They are exact for any dependence of risk on score if scores do not tie.
-
-    Args:
-        ladder: Thresholds, with counts of samples and of errors.
-        risk: Risk to certify, in (0, 1).
-        level: Probability of certifying a threshold whose risk is higher, in
-            (0, 1).
-        least: The fewest accepted samples of a threshold that is of use.
-        factor: By which ranks grow from one start to the next.
+    `level` is the probability of certifying a threshold of a higher risk, and
+    `least` and `factor` are as in `starts`.
     """
     accepted = ladder.accepted
     ranks, shares = starts(
@@ -126,15 +120,9 @@ def means(
 ) -> Claim:
     """Tests of the mean of losses in [0, 1], such as costs and shares.
 
-    Betting tests at most 256 thresholds, evenly from the first start on, and
-    the starts, and computes no p-values.
-
-    Args:
-        ladder: Thresholds, with counts of samples.
-        losses: Losses `(n,)`, of the surest sample first.
-        limit: Mean loss of the accepted to certify, in (0, 1).
-        level: Probability of certifying a threshold whose mean is higher.
-        test: `"betting"` or `"hoeffding_bentkus"`.
+    Losses `(n,)` are of the surest sample first. Betting tests at most 256
+    thresholds, evenly from the first start on, and the starts, and computes no
+    p-values. The other `test` is `"hoeffding_bentkus"`.
     """
     accepted = ladder.accepted.astype(int)
     if test != "betting":
@@ -219,15 +207,10 @@ def starts_at(
 ) -> tuple[np.ndarray, np.ndarray]:
     """As `starts`, among given thresholds: their places, and the shares.
 
-    The coverage doubles from one start to the next. There is none if the last
-    threshold could not pass even without errors.
-
-    Args:
-        capacity: What each threshold could show without errors
-            `(num_thresholds,)`, ascending; estimated, but for the last.
-        coverage: Estimated coverage, ascending.
-        needed: The capacity that a level takes.
-        level: What the starts share.
+    `capacity` is what each threshold could show without errors, ascending; it
+    is estimated, as the coverage is, but for the last. `needed` is the capacity
+    that a level takes. The coverage doubles from one start to the next. There
+    is none if the last threshold could not pass even without errors.
     """
     last = len(capacity) - 1
     first = np.searchsorted(capacity, _MARGIN * needed(level / 2.0))

@@ -27,15 +27,13 @@ from keras_calib.predictions.fitting import FitsOnModel, RowOptions, given_rows
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.costs import CostTarget
-from keras_calib.selection.data_hash import with_hashes
+from keras_calib.selection.data_hash import largest_cost, with_hashes
 from keras_calib.selection.ladder import (
     check_units,
     counted,
     named_group,
     read_outcomes,
 )
-from keras_calib.selection.mixtures import MixtureTarget
-from keras_calib.selection.prior import PriorTarget, read_classes
 from keras_calib.selection.rules import (
     CostRule,
     ScoreRule,
@@ -44,6 +42,11 @@ from keras_calib.selection.rules import (
 )
 from keras_calib.selection.selector import Selector
 from keras_calib.selection.served_groups import read_groups
+from keras_calib.selection.shift import (
+    MixtureTarget,
+    PriorTarget,
+    read_classes,
+)
 from keras_calib.selection.thresholds import ErrorTarget
 from keras_calib.selection.tuning import tuned, undone_by_errors
 
@@ -73,8 +76,9 @@ class Target(TypedDict, total=False):
             on these samples. With `target_prior`, one of
             `choose_threshold_for_prior`. None takes the exact or the first
             one.
-        reject_cost: With costs, the cost of asking a human, >= 0. With
-            `max_cost` no answer of a higher expected cost is accepted either.
+        reject_cost: With costs, the cost of asking a human, >= 0. Answers of
+            at most this expected cost are accepted (Chow's rule), which is
+            best if the probabilities are calibrated; with `max_cost` too.
         max_cost: With costs, the largest allowed mean cost of the accepted;
             `fit` maximises the coverage.
         one_threshold: With `groups`, `risk` and `delta`: one threshold for
@@ -152,10 +156,9 @@ class SelectiveClassifier(Selector, FitsOnModel):
         costs: Any = None,
         threshold: Any = None,
         chosen: Choice | None = None,
-        name: str = "selective_classifier",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         if isinstance(calibrator, CalibratorChoice):
             calibrator = calibrator.calibrator
         known = calibrator is None or callable(calibrator)
@@ -233,12 +236,8 @@ class SelectiveClassifier(Selector, FitsOnModel):
 
         What it is to keep is named by the arguments of `Target`: most often
         `risk` and `delta`. Thresholds are tested from strict to lenient by
-        exact binomial p-values, as Learn then Test does.
-
-        With `costs` give `reject_cost`: the layer accepts answers of at most
-        this expected cost (Chow's rule), which is best if the probabilities
-        are calibrated. Or give a limit `max_cost` for what the accepted
-        answers cost on average, which `delta` guarantees.
+        exact binomial p-values, as Learn then Test does. With `costs` give
+        `reject_cost` or `max_cost`.
 
         Args:
             labels: `Predictions`; or class ids `(n, ...)`, or one-hot or soft
@@ -254,7 +253,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
                 thresholds for shifted data.
             groups: Group of each sample, integers or strings `(n,)`, or the
                 name of a group of the `Predictions`: one threshold for each,
-                as `choose_group_thresholds` says.
+                as `choose_threshold` says.
             **options: `risk`, `coverage`, `delta`, `method`, `reject_cost`,
                 `max_cost`, `one_threshold` and `target_prior`, as `Target`
                 says. For arrays `from_logits`, `sample_weight`, with `delta`
@@ -290,7 +289,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
                 weight = masked_weight(weight, shown, shape)
             groups = named_group(given, groups)
             names, places = read_groups(groups, shape, weight)
-        asked = _target_of(target, rules[0], names, seed, "fit")
+        asked = _target_of(target, rules[0], groups, seed, "fit")
         delta = asked.delta
         units, weight = given.units, given.sample_weight
         if units is not None and weight is not None:
@@ -361,11 +360,8 @@ class SelectiveClassifier(Selector, FitsOnModel):
             )
         # Served scores are float32.
         scores = as_array(scores, "scores", "float32")
-        names = places = None
-        if groups is not None:
-            names, places = read_groups(groups, scores.shape, sample_weight)
-        rule = self._rules[0]
-        asked = _target_of(target, rule, names, seed, "fit_scores")
+        rule, classes = self._rules[0], None
+        asked = _target_of(target, rule, groups, seed, "fit_scores")
         if len(self._rules) > 1:
             raise RuntimeError(
                 invalid(
@@ -375,9 +371,14 @@ class SelectiveClassifier(Selector, FitsOnModel):
                 )
             )
         if isinstance(asked, PriorTarget):
-            places = read_classes(labels, scores.shape, len(asked.prior))
+            classes = read_classes(labels, scores.shape, len(asked.prior))
         outcomes = read_outcomes(
-            scores, correct, sample_weight, asked.delta, places, names or ()
+            scores,
+            correct,
+            sample_weight,
+            asked.delta,
+            groups=groups,
+            classes=classes,
         )
         self._take(outcomes, rule, asked)
         return self
@@ -459,12 +460,11 @@ def _rule_of(costs: Any, score: Any) -> CostRule:
 
 
 def _target_of(
-    asked: Target, rule: Any, names: Any, seed: int, caller: str
+    asked: Target, rule: Any, groups: Any, seed: int, caller: str
 ) -> ErrorTarget | CostTarget | PriorTarget | MixtureTarget:
     """What `caller` was asked for, checked, by the rule of the answers.
 
-    `names` are those of the groups, None without groups, and `seed` is that
-    of rows that are drawn.
+    `seed` is that of rows that are drawn.
     """
     for name in asked.keys() - Target.__annotations__:
         raise type_error(
@@ -473,13 +473,13 @@ def _target_of(
         )
     one_threshold = asked.get("one_threshold", False)
     check_flag("one_threshold", one_threshold)
-    if one_threshold and names is None:
+    if one_threshold and groups is None:
         raise value_error(
             "`one_threshold` needs `groups`: it is one threshold that holds "
             "for every mixture of them",
             groups=None,
         )
-    if names is not None and rule.costs is not None:
+    if groups is not None and rule.costs is not None:
         raise value_error(
             "`groups` must be left out with `costs`: thresholds by group are "
             "for risk and coverage"
@@ -491,7 +491,7 @@ def _target_of(
     prior = asked.get("target_prior")
     if prior is not None or one_threshold:
         told = None
-        if prior is not None and names is not None:
+        if prior is not None and groups is not None:
             told = "`target_prior` and `groups` exclude each other"
         elif rule.costs is not None:
             told = "`target_prior` must be left out with `costs`"
@@ -516,7 +516,10 @@ def _target_of(
                 "`reject_cost`, or a limit `max_cost` for the accepted",
                 risk=risk,
             )
-        return CostTarget.of(rule.costs, *prices, coverage, delta, method)
+        largest, one = largest_cost(rule.costs)
+        return CostTarget(
+            largest, one, *prices, coverage, delta, method
+        ).check()
     if prices != (None, None):
         raise value_error(
             "`costs` must be given with `reject_cost` or `max_cost`: row j "

@@ -41,16 +41,6 @@ class CostTarget(NamedTuple):
     delta: float | None
     method: str | None
 
-    @classmethod
-    def of(cls, costs: np.ndarray, *asked: Any) -> "CostTarget":
-        """The target by a matrix of costs, checked.
-
-        `asked` are mean cost, cost of a rejection, coverage, delta and method.
-        """
-        largest = float(costs.max())
-        one = bool(np.all((costs == 0.0) | (costs == largest)))
-        return cls(largest, one, *asked).check()
-
     def check(self) -> "CostTarget":
         """Returns self; raises ValueError for values that are not allowed."""
         if self.reject_cost is not None:
@@ -298,15 +288,7 @@ def choose_threshold_by_cost(
     check_above("largest_cost", largest_cost, 0.0)
     if given.method is None and given.delta is None and given.max_cost is None:
         given.method = "empirical" if given.coverage is None else None
-    target = CostTarget(
-        float(largest_cost),
-        False,
-        given.max_cost,
-        given.reject_cost,
-        given.coverage,
-        given.delta,
-        given.method,
-    ).check()
+    target = CostTarget(float(largest_cost), False, **vars(given)).check()
     return target.choose(
         read_outcomes(
             scores, cost, sample_weight, given.delta, largest_cost=largest_cost

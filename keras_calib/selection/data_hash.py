@@ -33,28 +33,28 @@ def rows_of(found: Ladder) -> tuple[np.ndarray, np.ndarray]:
     return scores, np.repeat(correct, pairs)
 
 
-def data_hashes(found: Ladder) -> tuple[str, str]:
+def data_hashes(
+    found: Sequence[Ladder | None], names: Sequence = ()
+) -> tuple[str, str]:
     """SHA-256 of the rows, and of the counts in order of the scores.
 
-    The second is the same on any scale of the score that keeps its order.
+    The second is the same on any scale of the score that keeps its order. Those
+    of groups are of their names and of the rows of each.
     """
-    rows, ranking = hashlib.sha256(), hashlib.sha256()
-    _add(found, rows, ranking)
-    return rows.hexdigest(), ranking.hexdigest()
-
-
-def group_hashes(
-    names: Sequence, found: Sequence[Ladder | None]
-) -> tuple[str, str]:
-    """As `data_hashes`, of the names of the groups and the rows of each."""
-    head = f"groups {json.dumps([*names])}\n".encode("ascii")
-    rows, ranking = hashlib.sha256(head), hashlib.sha256(head)
+    head = f"groups {json.dumps([*names])}\n" if names else ""
+    rows, ranking = (hashlib.sha256(head.encode("ascii")) for _ in range(2))
     for one in found:
         if one is None:
             rows.update(b"rows 0\n")
             ranking.update(b"ranking 0\n")
-        else:
-            _add(one, rows, ranking)
+            continue
+        scores, correct = rows_of(one)
+        rows.update(f"rows {len(scores)}\n".encode())
+        rows.update(scores.astype("<f4").tobytes())
+        rows.update(correct.tobytes())
+        counts = np.stack([one.accepted, one.loss], axis=-1).astype("<i8")
+        ranking.update(f"ranking {len(counts)}\n".encode())
+        ranking.update(counts.tobytes())
     return rows.hexdigest(), ranking.hexdigest()
 
 
@@ -70,13 +70,18 @@ def cost_rows(
     return score[order], cost[order], correct[order]
 
 
+def largest_cost(costs: np.ndarray) -> tuple[float, bool]:
+    """The largest entry of a matrix of costs, and whether others are 0."""
+    largest = float(costs.max())
+    return largest, bool(np.all((costs == 0.0) | (costs == largest)))
+
+
 def cost_facts(costs: np.ndarray) -> dict[str, Any]:
     """Size, largest entry and SHA-256 of a matrix of costs.
 
     `one_cost` is True if all other costs are 0.
     """
-    largest = float(costs.max())
-    one = bool(np.all((costs == 0.0) | (costs == largest)))
+    largest, one = largest_cost(costs)
     head = f"costs {len(costs)}\n".encode("ascii")
     matrix = (np.asarray(costs, "float64") + 0.0).astype("<f8")
     return {
@@ -103,16 +108,6 @@ def cost_hashes(
     return hashed.hexdigest(), ranking.hexdigest()
 
 
-def _add(found: Ladder, rows: Any, ranking: Any) -> None:
-    scores, correct = rows_of(found)
-    rows.update(f"rows {len(scores)}\n".encode())
-    rows.update(scores.astype("<f4").tobytes())
-    rows.update(correct.tobytes())
-    counts = np.stack([found.accepted, found.loss], axis=-1).astype("<i8")
-    ranking.update(f"ranking {len(counts)}\n".encode())
-    ranking.update(counts.tobytes())
-
-
 def with_hashes(chosen: Choice, costs: np.ndarray | None = None) -> Choice:
     """The facts of a guaranteed threshold with the hashes of its data.
 
@@ -125,10 +120,8 @@ def with_hashes(chosen: Choice, costs: np.ndarray | None = None) -> Choice:
         return chosen
     if chosen.kind == "costs" and costs is not None:
         found = cost_hashes(cost_rows(*chosen.cost_rows), cost_facts(costs))
-    elif chosen.kind == "groups":
-        found = group_hashes(chosen.group, ladders)
-    elif chosen.kind == "scores":
-        found = data_hashes(ladders[0])
+    elif chosen.kind in ("scores", "groups"):
+        found = data_hashes(ladders, chosen.group)
     else:
         return chosen
     return replace(chosen, data_sha256=found[0], ranking_sha256=found[1])

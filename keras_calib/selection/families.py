@@ -49,11 +49,9 @@ def walk(
 ) -> np.ndarray:
     """Which hypotheses are rejected by walks through p-values of any test.
 
-    Args:
-        p_value: P-values in the order of the walk `(..., num_thresholds)`.
-        first: Index where each walk starts `(num_starts,)`, ascending.
-        shares: Level that each start brings, `(num_starts,)` or
-            `(..., num_starts)`; they sum to at most delta.
+    P-values `(..., num_thresholds)` are in the order of the walk. It starts
+    anew at each of the places `first`, ascending, which brings its share of the
+    level, `(num_starts,)` or `(..., num_starts)`.
     """
     certified = np.zeros(p_value.shape, bool)
     level = np.zeros(p_value.shape[:-1])
@@ -284,11 +282,8 @@ def adaptive_walk(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Where walks start, what each brings, and the level over the first one.
 
-    Args:
-        accepted: Counts of accepted samples `(num_thresholds,)`, ascending.
-        level: Level of each threshold, not ascending.
-        risk: Risk to certify.
-        fewest: The first rank at which a walk may start.
+    `level` is that of each threshold, not ascending, and `fewest` the first
+    rank at which a walk may start.
     """
     count = int(accepted[-1])
     place = int(np.searchsorted(accepted, fewest))

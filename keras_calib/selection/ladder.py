@@ -1,7 +1,5 @@
 """Ladders: thresholds of a score, strictest first, and what each accepts.
 
-Samples that are not draws of one population must not choose the thresholds
-that they test: a random tenth fixes them.
 Derivation: docs/derivations.md, 'Families of claims'.
 """
 
@@ -13,15 +11,11 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import (
     check_any_weight,
     check_not_empty,
-    generator,
     located,
 )
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, running_sum, safe_divide
 from keras_calib.predictions.predictions import Predictions
-
-# Share of the samples that fixes thresholds, and most thresholds.
-_SHARE, _MOST = 0.1, 256
 
 
 class Ladder(NamedTuple):
@@ -124,6 +118,11 @@ def records_of(
     return found.score.reshape(shape), correct, weight, found.unit
 
 
+def in_log_odds(scores: Any) -> bool:
+    """Whether scores are `Predictions`, of which the score is in log-odds."""
+    return isinstance(scores, Predictions) and scores.from_logits
+
+
 def check_units(delta: float | None, shape: tuple, units: Any = None) -> None:
     """Raises ValueError for a guarantee on samples that are not `(n,)`.
 
@@ -168,18 +167,18 @@ def read_outcomes(
     correct: Any,
     sample_weight: Any = None,
     delta: float | None = None,
-    group: Any = None,
-    names: tuple = (),
+    *,
+    groups: Any = None,
+    classes: Any = None,
     largest_cost: float | None = None,
-    unit: Any = None,
 ) -> Outcomes:
     """Scores and correctness of one shape as rows that count, checked.
 
-    `scores` may be `Predictions`, which know correctness and weights. `unit`
-    are codes of what samples belong to, and `group` are places in `names`, of
-    the shape of the scores. With `largest_cost`, costs up to it take the place
-    of correctness.
+    `scores` may be `Predictions`, which know correctness and weights, and
+    groups by their name. `classes` are codes of the scores' shape, in place of
+    groups. With `largest_cost`, costs up to it take the place of correctness.
     """
+    groups, unit = named_group(scores, groups), None
     name = "correct" if largest_cost is None else "cost"
     missing = correct is None and largest_cost is None
     if missing or isinstance(scores, Predictions):
@@ -187,6 +186,12 @@ def read_outcomes(
             scores, correct, sample_weight
         )
     scores = as_array(scores, "scores")
+    names: tuple = ()
+    if groups is not None:
+        # Here, as it needs Keras, which verification does without.
+        from keras_calib.selection.served_groups import read_groups
+
+        names, classes = read_groups(groups, scores.shape, sample_weight)
     correct = as_array(correct, name, "float64")
     check_units(delta, scores.shape)
     check_not_empty("scores", scores)
@@ -217,34 +222,16 @@ def read_outcomes(
     bad = ~good & (weight > 0)
     if bad.any():
         raise value_error(f"`{name}` must {rule}", **located(bad), **told)
-    if group is not None:
-        group = np.reshape(group, scores.shape)
-    outcomes = Outcomes(scores, correct, cost, weight, group=group, names=names)
     if unit is not None:
-        outcomes = outcomes._replace(unit=unit.reshape(scores.shape))
-    outcomes = counted(outcomes, delta)
+        unit = unit.reshape(scores.shape)
+    outcomes = counted(
+        Outcomes(
+            scores, correct, cost, weight, unit=unit, group=classes, names=names
+        ),
+        delta,
+    )
     check_units(delta, outcomes.score.shape, outcomes.unit)
     return outcomes
-
-
-def grouped_outcomes(
-    scores: Any,
-    correct: Any,
-    groups: Any,
-    sample_weight: Any,
-    delta: float | None,
-) -> Outcomes:
-    """The same with the groups that are given, or named of `Predictions`."""
-    # Here, as it needs Keras, which verification does without.
-    from keras_calib.selection.served_groups import read_groups
-
-    groups = named_group(scores, groups)
-    scores, correct, weight, unit = records_of(scores, correct, sample_weight)
-    scores = as_array(scores, "scores")
-    names, places = read_groups(groups, scores.shape, weight)
-    return read_outcomes(
-        scores, correct, weight, delta, places, names, unit=unit
-    )
 
 
 def counted(outcomes: Outcomes, delta: float | None = None) -> Outcomes:
@@ -356,44 +343,3 @@ def counts_at(
     counts = np.bincount(place * num_kinds + kind, weight, cells)
     counts = counts.reshape(len(threshold) + 1, num_kinds)
     return np.cumsum(counts[:-1], axis=0)
-
-
-def fixed_thresholds(outcomes: Outcomes) -> tuple[np.ndarray, np.ndarray]:
-    """Thresholds between scores, at most 256, and the coverage of each.
-
-    They are even in coverage, strictest first; the last accepts all.
-
-    Derivation: docs/derivations.md, 'Other priors and mixtures'.
-    """
-    found = of_scores(outcomes)
-    wanted = np.arange(1, _MOST + 1) / _MOST - 1e-9
-    places = np.searchsorted(found.coverage, wanted)
-    places = np.unique(np.minimum(places, len(found.threshold) - 1))
-    accepted = found.accepted[places]
-    return found.threshold[places], safe_divide(accepted, accepted[-1])
-
-
-def tenth_of(kind: np.ndarray, seed: int) -> np.ndarray:
-    """Mask of a random tenth of each kind (class or group) `(n,)`, >= 1 row."""
-    wanted = tenth_sizes(np.bincount(kind))
-    if not wanted.any():
-        wanted[kind.min()] = 1
-    return drawn_of_each(kind, wanted, generator(seed))
-
-
-def drawn_of_each(
-    kind: np.ndarray, wanted: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
-    """Mask `(n,)` of so many random rows of each kind."""
-    order = rng.permutation(len(kind))
-    order = order[np.argsort(kind[order], kind="stable")]
-    sizes = np.bincount(kind)
-    place = np.arange(len(kind)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    mask = np.zeros(len(kind), bool)
-    mask[order] = place < wanted[kind[order]]
-    return mask
-
-
-def tenth_sizes(sizes: Any) -> np.ndarray:
-    """How many of so many samples fix the thresholds."""
-    return np.rint(_SHARE * np.asarray(sizes)).astype(int)

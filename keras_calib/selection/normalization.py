@@ -70,13 +70,12 @@ class LogitNormalization(FittedLayer):
         *,
         p: float | str | None = None,
         center: bool = True,
-        name: str = "logit_normalization",
         **kwargs: Unpack[LayerOptions],
     ):
         if p is not None and p != "msp":
             check_at_least("p", p, 0.0)
             p = float(p)
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self.center = bool(center)
         self._p: Any = p
         self._fitted = p is not None

@@ -8,15 +8,14 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.stats import norm
 
-from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import (
     binomial_p_value,
     binomial_upper_bound,
     check_inside,
 )
-from keras_calib.functional.ranking import top_scored
 from keras_calib.inputs.checks import check_integer, check_share, generator
-from keras_calib.numerics.arrays import as_array
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.results import Result, text_table
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.selection.certification import (
@@ -186,7 +185,6 @@ def plan(
     delta: float = 0.05,
     power: float = 0.8,
     pilot: Predictions | tuple[Any, Any] | None = None,
-    from_logits: bool = True,
     accuracy: float | None = None,
     coverage: float = 1.0,
     coverages: Sequence[float] = _COVERAGES,
@@ -208,9 +206,7 @@ def plan(
         risk: Risk to certify, in (0, 1).
         delta: Probability that the guarantee may fail, in (0, 1).
         power: Probability of success, in (0, 1).
-        pilot: `Predictions`; or `(labels, logits)` of shapes `(n,)` and
-            `(n, num_classes)`; or `(scores, correct)`, both `(n,)`.
-        from_logits: Whether the pilot has logits, not probabilities.
+        pilot: `Predictions`; or `(scores, correct)`, both `(n,)`.
         accuracy: Without a pilot: that of a calibrated network, in (0, 1).
         coverage: Share of the surest predictions that have this accuracy.
         coverages: Coverages to plan for, in (0, 1].
@@ -251,11 +247,7 @@ def plan(
         check_share("coverage", coverage, positive=True)
         assumed = others = of_calibrated(accuracy, coverage)
     else:
-        scores, correct = _records(pilot, from_logits, delta)
-        # A plan is about their order: infinite ones are the ends.
-        found = of_scores(
-            read_outcomes(np.nan_to_num(scores, nan=np.nan), correct)
-        )
+        found = of_scores(_rows_of(pilot, delta))
         assumed, others = of_pilot(found, _NUM_POPULATIONS, rng)
     a = np.array(sorted({float(x) for x in coverages}))
     for value in a:
@@ -266,35 +258,21 @@ def plan(
     return aim.planned(others, a, sizes, rng)
 
 
-def _records(
-    pilot: Any, from_logits: bool, delta: float
-) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(pilot, Predictions):
-        if not from_logits:
-            raise type_error(
-                "`from_logits` must not be given beside `Predictions`, which "
-                "tell it",
-                from_logits=from_logits,
+def _rows_of(pilot: Any, delta: float) -> Outcomes:
+    """The rows of a pilot, in which infinite scores are the ends."""
+    scores, correct = pilot, None
+    if not isinstance(pilot, Predictions):
+        is_pair = isinstance(pilot, tuple | list) and len(pilot) == 2
+        if not is_pair or np.ndim(pilot[1]) != 1:
+            raise value_error(
+                "`pilot` must be `Predictions`, or (scores, correct) of shape "
+                "(n,): labels and logits become `Predictions(labels, logits, "
+                "from_logits=True)`",
+                pilot=type(pilot).__name__,
             )
-        found = read_outcomes(pilot, None, delta=delta)
-        return found.score, found.correct
-    if not isinstance(pilot, tuple | list) or len(pilot) != 2:
-        raise value_error(
-            "`pilot` must be `Predictions`, (labels, logits) or (scores, "
-            "correct)",
-            pilot=type(pilot).__name__,
-        )
-    first, second = (as_array(x, "pilot") for x in pilot)
-    if second.ndim == 2:
-        top = top_scored(first, second, "msp", from_logits=from_logits)
-        return top.score, top.correct
-    if second.ndim != 1:
-        raise value_error(
-            "`pilot` must be (labels, logits) of shapes (n,) and "
-            "(n, num_classes), or (scores, correct) of shape (n,)",
-            shapes=(first.shape, second.shape),
-        )
-    return first, second.astype("float64")
+        scores, correct = pilot
+    found = read_outcomes(scores, correct, delta=delta)
+    return found._replace(score=np.nan_to_num(found.score))
 
 
 class _Aim(NamedTuple):
@@ -405,12 +383,10 @@ class _Aim(NamedTuple):
         rng: np.random.Generator,
     ) -> list[np.ndarray]:
         """Coverages that draws certify, `(draws,)` for each size."""
-        options = self.risk, self.delta
+        draws = [_FEWEST_DRAWS if n > _LARGE else most for n in sizes]
         return [
-            certified_coverage(
-                of, int(n), *options, _FEWEST_DRAWS if n > _LARGE else most, rng
-            )
-            for n in sizes
+            certified_coverage(of, int(n), self.risk, self.delta, number, rng)
+            for n, number in zip(sizes, draws, strict=True)
         ]
 
     def _crossing(

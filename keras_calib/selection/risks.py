@@ -14,7 +14,12 @@ from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.choice import Choice, chosen_alone
 from keras_calib.selection.claims import Claim, errors, places_by_betting
 from keras_calib.selection.families import alone
-from keras_calib.selection.ladder import Ladder, of_scores, read_outcomes
+from keras_calib.selection.ladder import (
+    Ladder,
+    in_log_odds,
+    of_scores,
+    read_outcomes,
+)
 
 # By which ranks grow from one start of a walk to the next. Other targets may
 # leave few thresholds, which a walk must not pass by.
@@ -185,6 +190,7 @@ def control_risks(
         found,
         valid,
         int(index),
+        in_log_odds(scores),
         kind="limits",
         delta=float(delta),
         method="ltt",

@@ -12,7 +12,7 @@ from keras_calib.backend.traced import is_in_live_graph, note_graph
 from keras_calib.calibrators.fitted_layer import DEPENDENTS, FittedLayer
 from keras_calib.inputs.checks import check_number
 from keras_calib.numerics.arrays import as_array, to_numpy
-from keras_calib.selection.choice import Choice, ThresholdTable
+from keras_calib.selection.choice import Choice
 from keras_calib.selection.served_groups import (
     ids_of,
     served_ids,
@@ -190,31 +190,6 @@ class Selector(FittedLayer):
         if self._group_ids is None:
             return self._threshold
         return thresholds_of(self._group_ids, self._threshold, groups, shape)
-
-    def table(self, group: Any = None) -> ThresholdTable:
-        """Coverage and risk of each threshold, on the data of the last fit.
-
-        Args:
-            group: Id or name of a group or label, after a fit with several.
-        """
-        chosen = self._chosen
-        several = chosen is not None and isinstance(chosen.threshold, tuple)
-        if (group is None) == several:
-            raise value_error(
-                "`group` must name a group where each has a threshold, and "
-                "else be None",
-                group=group,
-                groups=0 if chosen is None else len(chosen.group),
-            )
-        if chosen is None or not chosen.tables:
-            raise RuntimeError(
-                invalid(
-                    "`table` needs the data that chose the threshold, which "
-                    "loaded layers do not keep",
-                    fitted=self.fitted,
-                )
-            )
-        return chosen.table(group)
 
     def _repr_html_(self) -> str:
         own = super()._repr_html_()

@@ -80,13 +80,8 @@ def thresholds_of(ids: Any, thresholds: Any, groups: Any, shape: tuple) -> Any:
     """The threshold of each sample's group; inf for an unknown one.
 
     A search in steps that halve, by gathers and comparisons, which every
-    format can serve.
-
-    Args:
-        ids: Ids of the groups `(num_groups,)`, int32, ascending.
-        thresholds: Their thresholds `(num_groups,)`.
-        groups: Ids of the samples `(batch,)`, or of the shape of the scores.
-        shape: Shape of the scores, with None for what is not known.
+    format can serve. Ids ascend, and groups are those of the samples `(batch,)`
+    or of scores of this shape, with None for what is not known.
     """
     groups = ops.convert_to_tensor(groups)
     _check_shape(tuple(groups.shape), tuple(shape))

@@ -8,8 +8,9 @@ import numpy as np
 from scipy.special import rel_entr
 
 from keras_calib.backend.errors import value_error
+from keras_calib.formulas.bounded_means import TESTS
 from keras_calib.formulas.risk_coverage import within_risk
-from keras_calib.inputs.checks import check_above, check_share
+from keras_calib.inputs.checks import check_above, check_in, check_share
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.selection.choice import (
     Choice,
@@ -19,9 +20,10 @@ from keras_calib.selection.choice import (
     out_of_reach,
     rounded_up,
 )
-from keras_calib.selection.claims import first_rank
+from keras_calib.selection.claims import first_rank, means
 from keras_calib.selection.families import (
     Certified,
+    alone,
     dependent,
     each,
     errors_alone,
@@ -30,7 +32,7 @@ from keras_calib.selection.families import (
 from keras_calib.selection.ladder import (
     Ladder,
     by_group,
-    grouped_outcomes,
+    in_log_odds,
     of_scores,
     read_outcomes,
 )
@@ -40,11 +42,16 @@ _FURTHER = 20
 
 
 class ErrorTarget(NamedTuple):
-    """Target of a threshold: risk or coverage, with or without guarantee."""
+    """Target of a threshold: risk or coverage, with or without guarantee.
+
+    `method` is a test of a mean where rows are wrong by a share; None where
+    they are right or wrong.
+    """
 
     risk: float | None
     coverage: float | None
     delta: float | None
+    method: str | None = None
 
     def check(self) -> "ErrorTarget":
         """Returns self; raises ValueError for values that are not allowed."""
@@ -69,6 +76,8 @@ class ErrorTarget(NamedTuple):
                     delta=self.delta,
                     risk=self.risk,
                 )
+        if self.method is not None:
+            check_in("method", self.method, TESTS)
         return self
 
     @property
@@ -83,7 +92,7 @@ class ErrorTarget(NamedTuple):
         if self.promise is None:
             return {}
         limit, delta = self.promise
-        return {"limit": limit, "delta": delta, "method": "ltt"}
+        return {"limit": limit, "delta": delta, "method": self.method or "ltt"}
 
     def choose(self, outcomes: Outcomes, log_odds: bool = False) -> Choice:
         """The best threshold, or that of each group.
@@ -103,14 +112,28 @@ class ErrorTarget(NamedTuple):
                 raise out_of_reach([ladder], "risk", risk, None)
             return chosen_alone(ladder, none, place, log_odds)
         limit, delta = promise
+        ranked = outcomes.loss[np.argsort(-outcomes.score, kind="stable")]
+
+        def certified_at(risk: float) -> np.ndarray:
+            if self.method is None:
+                return errors_alone(ladder, risk, delta)
+            claim = means(ladder, ranked, risk, delta, self.method)
+            return alone(claim, len(ladder.threshold))
+
+        def refusal() -> dict[str, Any]:
+            if self.method is None:
+                return _refusal(ladder, limit, delta)
+            what = "take more data, or ask for a larger `risk` or `delta`"
+            return {"advice": what, "here": None}
+
         return choose(
             ladder,
-            lambda risk: errors_alone(ladder, risk, delta),
+            certified_at,
             limit,
             delta,
             log_odds=log_odds,
-            refusal=lambda: _refusal(ladder, limit, delta),
-            method="ltt",
+            refusal=refusal,
+            method=self.method or "ltt",
         )
 
     def choose_each(
@@ -206,6 +229,7 @@ class ErrorTarget(NamedTuple):
 def choose_threshold(
     scores: Any,
     correct: Any = None,
+    groups: Any = None,
     *,
     risk: float | None = None,
     coverage: float | None = None,
@@ -215,59 +239,12 @@ def choose_threshold(
     """The threshold with the largest coverage at a risk, or the reverse.
 
     Use it to abstain on units of your own: whole images, documents, patients.
-    Samples with equal scores are accepted together.
+    Samples with equal scores are accepted together. With `delta`,
 
-    Args:
-        scores: Scores `(...)`, higher = surer; `(n,)` with `delta`. Infinite
-            ones are never accepted. Or `Predictions`, which know correctness
-            and weights too: their score is the confidence, or of logits its
-            log-odds.
-        correct: 1 for right and 0 for wrong predictions, shape `(...)`. None
-            with `Predictions`.
-        risk: Largest allowed share of errors among the accepted.
-        coverage: Least share to accept, in (0, 1]; instead of `risk`.
-        delta: Probability that the guarantee may fail: P(a threshold is
-            returned and its true risk exceeds `risk`) <= `delta`. It needs
-            independent samples that chose nothing else. None bounds the risk
-            on these samples only.
-        sample_weight: Weights >= 0, of the shape of the scores or `(n,)`;
-            with `delta` 1, or 0 for samples to leave out.
+    P(a threshold is returned and its true risk exceeds `risk`) <= `delta`
 
-    Returns:
-        A `Choice`.
-
-    Raises:
-        ValueError: If no threshold reaches the target, or values are out of
-            range.
-
-    Example:
-
-    >>> chosen = choose_threshold([4, 3, 2, 1], [1, 1, 0, 1], risk=0.25)
-    >>> chosen.coverage, chosen.risk
-    (1.0, 0.25)
-
-    Reference:
-        Geifman and El-Yaniv, Selective Classification for Deep Neural
-        Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
-    """
-    target = ErrorTarget(risk, coverage, delta).check()
-    return target.choose(read_outcomes(scores, correct, sample_weight, delta))
-
-
-def choose_group_thresholds(
-    scores: Any,
-    correct: Any = None,
-    groups: Any = None,
-    *,
-    risk: float | None = None,
-    coverage: float | None = None,
-    delta: float | None = None,
-    sample_weight: Any = None,
-) -> Choice:
-    """One threshold for each group, with a promise for all groups at once.
-
-    Use it to keep the risk within its limit in every group: regions, devices,
-    customers. With `delta`,
+    With `groups`, such as regions, devices or customers, each has a threshold,
+    and the promise is for all groups at once:
 
     P(any group with a threshold has a true risk above `risk`) <= `delta`
 
@@ -277,41 +254,47 @@ def choose_group_thresholds(
     everything.
 
     Args:
-        scores: Scores `(...)`, higher = surer; `(n,)` with `delta`. Or
-            `Predictions`, as in `choose_threshold`.
+        scores: Scores `(...)`, higher = surer; `(n,)` with `delta`. Infinite
+            ones are never accepted. Or `Predictions`, which know correctness
+            and weights too: their score is the confidence, or of logits its
+            log-odds.
         correct: 1 for right and 0 for wrong predictions, shape `(...)`. None
             with `Predictions`.
         groups: Group of each sample: whole numbers in the range of int32, or
             names; of the shape of the scores, or `(n,)`. Or the name of a
-            group of the `Predictions`.
-        risk: Largest allowed share of errors among the accepted of a group.
-        coverage: Least share of each group to accept, in (0, 1]; instead of
+            group of the `Predictions`. None for one threshold of all.
+        risk: Largest allowed share of errors among the accepted, of a group.
+        coverage: Least share to accept, of each group, in (0, 1]; instead of
             `risk`.
-        delta: Probability that the guarantee may fail for any group. It
-            needs samples that are independent, within groups and between
-            them. None bounds the risk on these samples only.
+        delta: Probability that the guarantee may fail. It needs independent
+            samples, within groups and between them, that chose nothing else.
+            None bounds the risk on these samples only.
         sample_weight: Weights >= 0, of the shape of the scores or `(n,)`;
             with `delta` 1, or 0 for samples to leave out.
 
     Returns:
-        A `Choice` with a row for each group.
+        A `Choice`, with a row for each group.
 
     Raises:
-        ValueError: If no group has a threshold that reaches the target, or
-            values are out of range.
+        ValueError: If no threshold reaches the target, or values are out of
+            range.
         TypeError: If groups are neither names nor numbers.
 
     Example:
 
+    >>> chosen = choose_threshold([4, 3, 2, 1], [1, 1, 0, 1], risk=0.25)
+    >>> chosen.coverage, chosen.risk
+    (1.0, 0.25)
+
     >>> groups = ["a", "a", "a", "b", "b"]
-    >>> chosen = choose_group_thresholds(
+    >>> chosen = choose_threshold(
     ...     [4, 3, 2, 4, 3], [1, 1, 0, 0, 0], groups, risk=0.0)
     >>> chosen.group, chosen.threshold
     (('a', 'b'), (2.5, inf))
-    >>> chosen.coverage, chosen.risk
-    (0.4, 0.0)
 
     Reference:
+        Geifman and El-Yaniv, Selective Classification for Deep Neural
+        Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500; guarantees:
         Angelopoulos et al., Learn then Test, 2021,
         https://arxiv.org/abs/2110.01052; shares that pass on: Holm, A Simple
         Sequentially Rejective Multiple Test Procedure, Scandinavian Journal
@@ -321,9 +304,10 @@ def choose_group_thresholds(
         https://doi.org/10.1093/biomet/asp048
     """
     target = ErrorTarget(risk, coverage, delta).check()
-    return target.choose(
-        grouped_outcomes(scores, correct, groups, sample_weight, delta)
+    outcomes = read_outcomes(
+        scores, correct, sample_weight, delta, groups=groups
     )
+    return target.choose(outcomes, in_log_odds(scores))
 
 
 def _refusal(ladder: Ladder, limit: float, delta: float) -> dict[str, Any]:

@@ -9,7 +9,6 @@ however they came about (`calibrators`, `selection`).
 Floor: beside `functional`, `losses` and `metrics`.
 """
 
-from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.text.choices import choice_labels, choice_logits
 from keras_calib.text.sequences import sequence_confidence, token_log_probs
 
@@ -19,5 +18,3 @@ __all__ = [
     "sequence_confidence",
     "token_log_probs",
 ]
-
-answer_wrong_keywords(__name__)

@@ -12,7 +12,6 @@ only predict (`ensembles`).
 Floor: above `losses`, `metrics` and `data`, beside `selection`.
 """
 
-from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.training.backup import (
     ResumableBackup,
     finished_epochs,
@@ -41,5 +40,3 @@ __all__ = [
     "load_training_state",
     "save_training_state",
 ]
-
-answer_wrong_keywords(__name__)

@@ -160,8 +160,6 @@ class ResumableBackup(keras.callbacks.Callback):
                 steps_per_epoch=arguments["steps_per_epoch"],
             )
         self._data = arguments["x"] if follows else None
-        # Even without a file: better an error now than after a crash.
-        _check_built(self.model)
         if is_chief():
             self._lock.acquire()
         try:
@@ -341,9 +339,11 @@ def load_training_state(
         https://keras.io/api/callbacks/backup_and_restore/
     """
     path = path_of(path)
+    if not model.built:
+        # Even without a file: better an error now than after a crash.
+        raise value_error("`model` must be built before training", built=False)
     if not path.exists():
         return None
-    _check_built(model)
     state = _read(path, with_arrays=True)
     variables = _variables(model)
     own: list[Any] = [_optimizer_names(model)]
@@ -423,11 +423,6 @@ def _is_state(value: Any) -> bool:
     if isinstance(value, list):
         return all(isinstance(x, np.ndarray) for x in value)
     return value is None or isinstance(value, bool | int | float)
-
-
-def _check_built(model: keras.Model) -> None:
-    if not model.built:
-        raise value_error("`model` must be built before training", built=False)
 
 
 def _check_callbacks(callbacks: Any, backup: dict) -> None:

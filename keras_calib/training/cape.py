@@ -9,15 +9,13 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.progress import with_progress
 from keras_calib.formulas.targets import cape_targets
 from keras_calib.inputs.checks import check_above, check_in, check_integer
 from keras_calib.losses import PerSampleLoss, cape_loss
-from keras_calib.losses.smoothing import cross_entropy
+from keras_calib.losses.closed_forms import cross_entropy
 from keras_calib.numerics.arrays import shape_of, to_numpy
 from keras_calib.predictions.batches import (
     check_reread,
-    count_batches,
     has_end,
     predict_batches,
 )
@@ -160,9 +158,9 @@ class CaPEModel(RecordingModel):
                 are fewer samples than bins.
         """
         labels, outputs, index = [], [], []
-        total = count_batches(data, batch_size, steps)
-        batches = predict_batches(self, data, batch_size, steps=steps)
-        for batch in with_progress(batches, total, verbose):
+        for batch in predict_batches(
+            self, data, batch_size, steps, verbose=verbose
+        ):
             if batch.index is None:
                 raise value_error(
                     'the labels of the data must be {"label": labels, '
@@ -190,14 +188,12 @@ class CaPEModel(RecordingModel):
         self.targets.assign(targets)
         if self.classes is not None:
             classes = to_numpy(self.classes).copy()
-            classes[index] = self._predicted(outputs)
+            if outputs.shape[-1] > 1:
+                classes[index] = outputs.argmax(axis=-1)
+            else:
+                least = 0.0 if reads_logits(self) else 0.5
+                classes[index] = outputs[:, 0] > least
             self.classes.assign(classes)
-
-    def _predicted(self, outputs: np.ndarray) -> np.ndarray:
-        """Class ids `(n,)` of predictions."""
-        if outputs.shape[-1] > 1:
-            return outputs.argmax(axis=-1)
-        return outputs[:, 0] > (0.0 if reads_logits(self) else 0.5)
 
     def fit(self, *args, calibration_data=None, **kwargs):
         """Trains as `keras.Model.fit` does, with data for the targets.

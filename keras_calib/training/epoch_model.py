@@ -328,15 +328,10 @@ def _refuse_training(model: keras.Model, arguments: dict) -> None:
         return
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     steps = getattr(optimizer, "gradient_accumulation_steps", None)
-    if steps:
-        raise value_error(
-            "`gradient_accumulation_steps` must be None under several replicas",
-            gradient_accumulation_steps=steps,
-            num_replicas=replicas,
-        )
     on_cpu = any("CPU" in d for d in strategy.extended.worker_devices)
     first = next(_batch_sizes(arguments.get("x"), size), 0)
     for wrong, rule in (
+        (steps, "`gradient_accumulation_steps` must be None"),
         (model.steps_per_execution != 1, "`steps_per_execution` must be 1"),
         (on_cpu and model.jit_compile, "`jit_compile` must be False on CPUs"),
         (first % replicas, "the first batch must divide evenly"),
@@ -345,6 +340,7 @@ def _refuse_training(model: keras.Model, arguments: dict) -> None:
             raise value_error(
                 f"under several replicas {rule}",
                 num_replicas=replicas,
+                gradient_accumulation_steps=steps,
                 steps_per_execution=model.steps_per_execution,
                 jit_compile=model.jit_compile,
                 batch_size=first,

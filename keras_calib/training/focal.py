@@ -10,7 +10,6 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.progress import with_progress
 from keras_calib.formulas.bins import BinSums, interpolated_bins
 from keras_calib.inputs.checks import (
     check_above,
@@ -23,8 +22,8 @@ from keras_calib.inputs.top_label import top_label
 from keras_calib.losses import PerSampleLoss, adaptive_focal
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.batches import (
+    batches_of,
     check_reread,
-    count_batches,
     predict_batches,
 )
 from keras_calib.predictions.collect import rows_that_count
@@ -319,9 +318,9 @@ class AdaptiveFocalModel(_FocalBinsModel):
         """
         confidence, correct = [], []
         reading = ReadOptions(axis=self.axis, ignore_class=self.ignore_class)
-        total = count_batches(data, batch_size, steps)
-        batches = predict_batches(self, data, batch_size, steps=steps)
-        for batch in with_progress(batches, total, verbose):
+        for batch in predict_batches(
+            self, data, batch_size, steps, verbose=verbose
+        ):
             weight = batch.sample_weight
             # The weights of a mask are 0 and 1.
             if weight is not None and not np.isin(weight, (0.0, 1.0)).all():
@@ -369,7 +368,8 @@ class AdaptiveFocalModel(_FocalBinsModel):
             # Keras reads a list as arrays, not as batches.
             data = tuple(data)
         check_reread("validation_data", data)
-        _check_unweighted(data)
+        for batch in batches_of(data, steps=1):
+            _check_no_weight(batch.sample_weight)
         size = arguments.get("validation_batch_size")
         size = size or arguments.get("batch_size") or 32
         steps = arguments.get("validation_steps")
@@ -378,20 +378,6 @@ class AdaptiveFocalModel(_FocalBinsModel):
     def end_epoch(self, epoch: int) -> None:
         super().end_epoch(epoch)
         self._update()
-
-
-def _check_unweighted(data: Any) -> None:
-    """Raises if validation data have weights, as far as they tell."""
-    first = data
-    if hasattr(data, "element_spec"):
-        first = data.element_spec
-    elif isinstance(data, keras.utils.PyDataset):
-        first = data[0]
-    if not isinstance(first, tuple):
-        return
-    weight = keras.utils.unpack_x_y_sample_weight(first)[2]
-    if getattr(weight, "value_type", None) is not type(None):
-        _check_no_weight(weight)
 
 
 def _check_no_weight(sample_weight: Any) -> None:

@@ -7,7 +7,6 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.replicas import all_rows, sum_over_replicas
 from keras_calib.formulas.scores import msp
 from keras_calib.inputs.checks import check_at_least, check_integer, check_share
@@ -36,7 +35,7 @@ class ConfidencePruningModel(RecordingModel):
     with the least average.
 
     Pruned samples have weight 0, and losses are means over the others of the
-    batch. To save their time too, read the data through `kept_examples`.
+    batch.
 
     Args:
         *args: As for `keras.Model`, with outputs `(batch, num_classes)` or
@@ -123,39 +122,6 @@ class ConfidencePruningModel(RecordingModel):
         kept[candidates[order[:count]]] = False
         self.keeps.assign(kept.astype("float32"))
         return int(kept.sum())
-
-    def kept_examples(self, dataset: Any) -> Any:
-        """Filters a data set to the samples that are not pruned.
-
-        Each pass over the data reads the current mask as it begins. Keras
-        warns that data ran out in an epoch that is shorter than the last.
-
-        Args:
-            dataset: A `tf.data.Dataset` of single examples with an index, as
-                `with_index` makes it.
-
-        Returns:
-            A `tf.data.Dataset` of the remaining examples.
-
-        Raises:
-            ValueError: If examples have no index.
-        """
-        spec = dataset.element_spec
-        labels = spec[1] if isinstance(spec, tuple) else spec
-        if not isinstance(labels, dict) or "index" not in labels:
-            raise value_error("examples must have an index", element_spec=spec)
-
-        def of_a_pass(_):
-            kept = tf.numpy_function(self.kept, [], tf.bool)
-            kept = tf.ensure_shape(kept, (self.num_samples,))
-
-            def keeps(*example):
-                labels = example[1] if len(example) > 1 else example[0]
-                return kept[labels["index"]]
-
-            return dataset.filter(keeps)
-
-        return tf.data.Dataset.range(1).flat_map(of_a_pass)
 
     def end_epoch(self, epoch: int) -> None:
         super().end_epoch(epoch)

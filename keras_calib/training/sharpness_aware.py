@@ -21,7 +21,7 @@ _EPSILON = 1e-12
 
 
 def perturbations(
-    weights: list, gradients: list, *, rho: float, adaptive: bool
+    weights: list, gradients: list, rho: float, adaptive: bool
 ) -> list:
     """Steps that, to first order, raise the loss most within the radius.
 
@@ -110,11 +110,6 @@ class SharpnessAwareModel(EpochModel):
         finally:
             self.postpones = False
 
-    def _steps(self, weights, gradients):
-        return perturbations(
-            weights, gradients, rho=self.rho, adaptive=self.adaptive
-        )
-
     def _imperative_step(self, data):
         """The step on TensorFlow and torch, which change variables."""
         batch = keras.utils.unpack_x_y_sample_weight(data)
@@ -137,7 +132,7 @@ class SharpnessAwareModel(EpochModel):
             ]
             remembered += self._metrics_of_a_pass()
             kept = [ops.copy(v) for v in remembered]
-            steps = self._steps(before, gradients)
+            steps = perturbations(before, gradients, self.rho, self.adaptive)
             for w, old, step in zip(weights, before, steps, strict=True):
                 if step is not None:
                     w.assign(old + step)
@@ -201,7 +196,7 @@ class SharpnessAwareModel(EpochModel):
             weights, others, metrics_state, *batch, **options
         )
         loss, y_pred, others, metrics_state = aux
-        steps = self._steps(weights, gradients)
+        steps = perturbations(weights, gradients, self.rho, self.adaptive)
         moved = [w + s for w, s in zip(weights, steps, strict=True)]
         (_, aux), gradients = run(
             moved, others, metrics_state, *batch, **options

@@ -160,5 +160,7 @@ def test_wrong_use_is_refused(tokens, compact):
         kc.TemperatureScaling().fit(far)
     with pytest.raises(ValueError, match="temperature"):
         compact.nll(5.0)
+    with pytest.raises(ValueError, match="given alone"):
+        kc.TemperatureScaling().fit(compact, ignore_class=-1)
     with pytest.raises(TypeError, match="must be given"):
         kc.VectorScaling().fit(compact)

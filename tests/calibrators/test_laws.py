@@ -10,11 +10,7 @@ from keras import ops
 
 import keras_calib as kc
 from keras_calib.calibrators.columns import OneVsRest
-from keras_calib.calibrators.local import (
-    TreeShape,
-    start_weights,
-    tree_temperature,
-)
+from keras_calib.calibrators.local import start_weights, tree_temperature
 
 # Fits that need a package which only some backends go with run where it is.
 CASES = [case for case in CALIBRATORS if case.can_fit]
@@ -289,8 +285,8 @@ def test_no_product_is_rounded_on_a_gpu():
     import jax
 
     _, logits = held_out()
-    tree = TreeShape(depth=1, kernel_size=3, dilation_rate=1)
-    filters = start_weights(tree, K, None, seed=0)
+    tree = kc.LocalTemperatureScaling(depth=1, kernel_size=3, dilation_rate=1)
+    filters = start_weights(tree, K)
     curves = kc.GaussianProcessCalibration(
         average=True,
         temperature=1.0,

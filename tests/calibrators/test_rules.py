@@ -146,6 +146,23 @@ def test_what_has_no_logits_is_told_what_to_make_of_batches():
             kc.TemperatureScaling().fit(data)
 
 
+def test_predictions_are_calibrated_and_no_input_of_the_layer():
+    p = kc.Predictions([0, 1], [[0.4, 0.6], [0.1, 0.9]])
+    for layer in (
+        kc.TemperatureScaling(temperature=1.0),
+        kc.LocalTemperatureScaling(use_image=True),
+    ):
+        with pytest.raises(TypeError, match=r"`calibrate\(p\)` takes"):
+            layer(p)
+
+
+def test_a_fit_on_probabilities_names_both_ways_to_do_it():
+    probs = [[0.4, 0.6], [0.1, 0.9]]
+    rule = r"`from_logits=False`, which takes .* `Predictions\(labels, probs\)`"
+    with pytest.raises(ValueError, match=rule):
+        kc.TemperatureScaling().fit([0, 1], probs)
+
+
 def test_what_was_fitted_is_shown():
     ets = kc.EnsembleTemperatureScaling(temperature=2, mixture=[0.5, 0, 0.5])
     warm = kc.TemperatureScaling(temperature=1.52345)

@@ -7,7 +7,7 @@ from examples_with_boxes import make_examples
 from examples_with_boxes import rows_of_labels as rows
 
 import keras_calib as kc
-from keras_calib.data.validity import clean
+from keras_calib.data.validity import Cleaning, clean, policies
 
 NAMES = ["animal", "cat", "kitten", "dog", "puppy", "car"]
 
@@ -128,7 +128,8 @@ def test_what_of_a_box_is_outside_does_not_make_it_larger():
 
 def test_rows_kept_without_boxes_are_not_named_by_them():
     data = make_examples(rows([[1], [], [2]]))
-    kept = clean(data, without_boxes="keep", tally=None)
+    how = policies("test", {"without_boxes": "keep"}, Cleaning)
+    kept = clean(data, how)
     assert [int(e["label"]) for e in kc.data.label_by_largest(kept)] == [1, 2]
     classes = kc.data.class_map(NAMES, drop=["animal"])
     mapped = list(kc.data.map_classes(make_examples(rows([[1], [2]])), classes))

@@ -210,11 +210,13 @@ rows = squares(40, 5)
 rows["boxes"][3] = np.nan
 tally = kc.data.Tally()
 data = tf.data.Dataset.from_tensor_slices(rows)
-data = kc.data.with_index(kc.data.valid_examples(data, num_classes=5,
-tally=tally)) batches = kc.data.training_pipeline(data, 16, 8, 5, epochs=1,
-drop_remainder=False) strategy = tf.distribute.MirroredStrategy(["CPU:0",
-"CPU:1"]) seen, sizes = [], [] for x, y in
-strategy.experimental_distribute_dataset(batches):
+data = kc.data.valid_examples(data, num_classes=5, tally=tally)
+batches = kc.data.training_pipeline(
+    kc.data.with_index(data), 16, 8, 5, epochs=1, drop_remainder=False
+)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+seen, sizes = [], []
+for x, y in strategy.experimental_distribute_dataset(batches):
     parts = strategy.experimental_local_results(y["index"])
     sizes.append([len(part) for part in parts])
     seen += [int(i) for part in parts for i in part]
@@ -244,9 +246,10 @@ import keras_calib as kc
 from examples_with_boxes import squares
 
 def make(context=None):
-    data = kc.data.with_index(tf.data.Dataset.from_tensor_slices(squares(32,
-    5))) size = context.get_per_replica_batch_size(8) if context else 8 return
-    kc.data.training_pipeline(
+    data = tf.data.Dataset.from_tensor_slices(squares(32, 5))
+    data = kc.data.with_index(data)
+    size = context.get_per_replica_batch_size(8) if context else 8
+    return kc.data.training_pipeline(
         data, 16, size, 5, epochs=1, input_context=context
     )
 

@@ -18,7 +18,8 @@ from examples_with_boxes import (
 
 import keras_calib as kc
 from keras_calib.data import pipelines
-from keras_calib.data.crops import Cropping
+from keras_calib.data.crops import Cropped, Cropping
+from keras_calib.inputs.options import filled
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +31,7 @@ def pairs_of_squares():
 
 def soft_targets(batch, num_classes=CLASSES, **options):
     """What a pipeline makes of the parts of one batch."""
-    how = pipelines.Batching(
-        None, "soft", num_classes, None, None, 100, **options
-    )
+    how = pipelines.Batching(None, "soft", num_classes, None, **options)
     named = {"name": np.full(len(batch["label"]), "a"), **batch}
     rows = tf.data.Dataset.from_tensors(named)
     return rows.map(how.labels)
@@ -71,8 +70,10 @@ def test_batches_hold_the_share_that_one_crop_by_itself_has():
                 "name": str(k),
             }
         )
-    cropping = Cropping.random(16, (0.08, 1.0), (3 / 4, 4 / 3), flip=True)
-    how = pipelines.Batching(cropping, "pairs", CLASSES, "boxes", (0, 2), 100)
+    options = filled("crop", {"classes": (0, 2)}, Cropped)
+    ratio = 3 / 4, 4 / 3
+    cropping = Cropping.random(16, (0.08, 1.0), ratio, True, options)
+    how = pipelines.Batching(cropping, "pairs", CLASSES, "boxes")
 
     def crop(place, example):
         seed = tf.stack([place, 1])
@@ -319,7 +320,6 @@ def test_bad_arguments_are_refused():
         ({"num_classes": 1}, "`num_classes` must be >= 2"),
         ({"context_share": 1.5}, "`context_share` must be <= 1"),
         ({"jitter": -1.0}, "`jitter` must be >= 0"),
-        ({"max_boxes": 0}, "`max_boxes` must be >= 1"),
         ({"epochs": 0}, "`epochs` must be >= 1"),
         ({"first_epoch": -1}, "`first_epoch` must be >= 0"),
         ({"shuffle_buffer": 0}, "`buffer_size` must be >= 1"),
@@ -355,21 +355,6 @@ def test_labels_out_of_range_are_named():
     dataset = kc.data.with_index(tf.data.Dataset.from_tensor_slices(rows))
     with pytest.raises(tf.errors.InvalidArgumentError, match="index 3"):
         list(kc.data.validation_pipeline(dataset, 16, 8, CLASSES))
-
-
-def test_more_boxes_than_there_may_be_are_named():
-    row = {
-        "image": np.full((20, 20, 3), 90, "uint8"),
-        "label": 1,
-        "name": "crowd",
-        "boxes": np.tile(np.float32([0.1, 0.1, 0.4, 0.4]), (6, 1)),
-    }
-    dataset = tf.data.Dataset.from_tensors(row)
-    options = {"labels": "pairs", "max_boxes": 6}
-    whole = kc.data.validation_pipeline(dataset, 16, 1, CLASSES, **options)
-    assert len(list(whole)) == 1
-    with pytest.raises(tf.errors.InvalidArgumentError, match="crowd"):
-        list(square_batches(dataset, batch_size=1, max_boxes=5))
 
 
 def test_masks_of_another_size_are_named_by_pipelines_too():

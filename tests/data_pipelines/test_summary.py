@@ -7,7 +7,7 @@ from examples_with_boxes import make_examples, squares
 from examples_with_boxes import rows_of_labels as rows
 
 import keras_calib as kc
-from keras_calib.data.validity import clean
+from keras_calib.data.validity import Cleaning, clean, policies
 
 NAMES = ["animal", "cat", "kitten", "dog", "puppy", "car"]
 
@@ -26,11 +26,8 @@ def test_a_data_set_is_described(capsys):
 
 
 def test_rows_kept_without_boxes_do_not_count_as_objects():
-    data = clean(
-        make_examples(rows([[0], []])),
-        without_boxes="keep",
-        tally=None,
-    )
+    how = policies("test", {"without_boxes": "keep"}, Cleaning)
+    data = clean(make_examples(rows([[0], []])), how)
     data = data.enumerate().map(lambda place, e: {**e, "label": place})
     summary = kc.data.describe(data)
     assert summary.without_boxes == 1 and summary.counts == {0: 1, 1: 1}

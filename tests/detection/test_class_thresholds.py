@@ -32,7 +32,7 @@ def _drawn(rng, wrong, *, alike):
 
 def _chosen(found, num_classes, **options):
     try:
-        return kc.detection.choose_detection_class_thresholds(
+        return kc.detection.choose_detection_threshold(
             found, num_classes=num_classes, **options
         )
     except ValueError:
@@ -65,7 +65,7 @@ def test_good_classes_get_a_threshold_and_others_an_advice():
     found = _drawn(rng, np.array([0.02, 0.9, 0.05, 0.0, 0.0]), alike=False)
     rare = (found.groups["class"] == 3) & (found.units >= 10)
     rare |= found.groups["class"] == 4
-    chosen = kc.detection.choose_detection_class_thresholds(
+    chosen = kc.detection.choose_detection_threshold(
         found[~rare],
         num_classes=5,
         precision=[0.7, 0.7, 0.8, 0.7, 0.7],
@@ -100,7 +100,7 @@ def test_one_class_alone_has_the_threshold_of_all_boxes():
     found = changed(records(), classes=np.zeros_like(records().groups["class"]))
     options = {"precision": 0.15, "max_boxes": 3, "thresholds": [0.9, 0.5, 0.1]}
     one = kc.detection.choose_detection_threshold(found, **options)
-    by_class = kc.detection.choose_detection_class_thresholds(
+    by_class = kc.detection.choose_detection_threshold(
         found, num_classes=1, **options
     )
     # Images without a box say nothing, and are left out here.
@@ -124,11 +124,11 @@ def test_what_cannot_be_certified_is_refused(name):
     changed, message = REFUSED[name]
     options = {"num_classes": 4, "precision": 0.1, "max_boxes": 9} | changed
     with pytest.raises(ValueError, match=re.escape(message)):
-        kc.detection.choose_detection_class_thresholds(records(), **options)
+        kc.detection.choose_detection_threshold(records(), **options)
 
 
 def test_only_records_have_thresholds():
     with pytest.raises(TypeError, match="detection.match"):
-        kc.detection.choose_detection_class_thresholds(
+        kc.detection.choose_detection_threshold(
             images("found"), num_classes=4, precision=0.5
         )

@@ -226,7 +226,7 @@ def test_facts_of_a_choice_hold_until_its_calibrator_is_fitted_again():
     for chosen, group in (
         (kc.detection.choose_detection_threshold(records(), **options), None),
         (
-            kc.detection.choose_detection_class_thresholds(
+            kc.detection.choose_detection_threshold(
                 records(), num_classes=4, **options, delta=0.9
             ),
             0,
@@ -234,7 +234,7 @@ def test_facts_of_a_choice_hold_until_its_calibrator_is_fitted_again():
     ):
         selector = kc.detection.DetectionSelector(scaling, chosen)
         np.testing.assert_allclose(selector.threshold, chosen.threshold)
-        assert selector.table(group).threshold.tolist() == [0.5, 0.1]
+        assert selector.chosen.table(group).threshold.tolist() == [0.5, 0.1]
         assert "max_boxes=2" in repr(selector)
         stored = json.loads(
             json.dumps(keras.saving.serialize_keras_object(selector))

@@ -29,7 +29,7 @@ def test_the_output_is_the_log_of_the_weighted_mean():
         wanted = np.log(np.tensordot(shares, probs, axes=1))
         np.testing.assert_allclose(predicted(made), wanted, atol=1e-5)
         np.testing.assert_allclose(each(made), probs, atol=1e-6)
-    np.testing.assert_allclose(made.member_predictions(X), probs, atol=1e-6)
+    np.testing.assert_allclose(made.predict_each(X), probs, atol=1e-6)
 
 
 def test_what_members_return_is_read_from_each():

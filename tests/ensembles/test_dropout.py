@@ -50,7 +50,7 @@ def test_the_output_is_the_log_of_the_mean_over_passes():
         made = kc.MonteCarloDropout(model, 5, seed=3, from_logits=logits)
         np.testing.assert_allclose(each(made), passes, atol=1e-5)
         np.testing.assert_allclose(predicted(made), wanted, atol=1e-5)
-    np.testing.assert_allclose(made.predict_passes(X), passes, atol=1e-5)
+    np.testing.assert_allclose(made.predict_each(X), passes, atol=1e-5)
 
 
 @portable

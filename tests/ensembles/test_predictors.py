@@ -49,7 +49,7 @@ def test_inputs_have_the_names_and_structure_of_the_model():
     listed = kc.MonteCarloDropout(in_order, 3, from_logits=True)
     found = predicted(listed, [x["a"], x["b"]])
     np.testing.assert_allclose(predicted(made, x), found, atol=1e-6)
-    assert made.predict_passes(x).shape == (3, 24, 3)
+    assert made.predict_each(x).shape == (3, 24, 3)
     with pytest.raises(ValueError, match=r"same inputs.*'a'.*\(0,\)"):
         kc.DeepEnsemble([by_name, in_order], from_logits=True)
 
@@ -101,7 +101,7 @@ def test_predictors_are_saved_and_loaded(tmp_path, kind):
     copied = copy.deepcopy(predictor)
     np.testing.assert_array_equal(predicted(copied), wanted)
     # Asked for its members before, the file is the same.
-    loaded.predict_each(X, None, 0)
+    loaded.predict_each(X, verbose=0)
     loaded.save_weights(tmp_path / "m.weights.h5")
     model.set_weights([w + 1 for w in model.get_weights()])
     assert np.abs(predicted(predictor) - wanted).max() > 1e-3

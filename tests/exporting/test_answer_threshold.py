@@ -90,6 +90,10 @@ def test_predictions_are_checked_and_accepted_as_their_columns(answers):
     found = kc.exporting.check_certificate(path, p, groups=name)
     assert found.holds, found.differences
     assert not any("numbers" in x for x in found.not_checked)
+    log = path.with_name("log.csv")
+    assert kc.exporting.check_certificate(path, log).holds
+    other = path.with_name("first.csv")
+    assert not kc.exporting.check_certificate(path, other).holds
     rule = kc.exporting.load_threshold(path)
     alone = rule(data["confidence"], data.get("groups"))
     for key, values in rule(p).items():

@@ -205,6 +205,8 @@ def test_the_order_of_the_data_does_not_matter(certified):
     order = np.random.default_rng(0).permutation(len(LABELS))
     data = {k: x[order] for k, x in records(path).items()}
     assert kc.exporting.check_certificate(path, **data).differences == ()
+    file = path.with_name("data.npz")
+    assert kc.exporting.check_certificate(path, file).differences == ()
 
 
 def test_calibrated_predictions_are_data_of_every_kind(certified):
@@ -284,7 +286,7 @@ def test_the_command_takes_the_records_of_every_kind(
     np.savez(bare, score=[1.0], correct=[1])
     assert main(["verify", str(path), f"--data={bare}"]) == 1
     column = "group" if made.costs is None else "cost"
-    assert f"and {column}. Received" in capsys.readouterr().err
+    assert f"absent=['{column}']" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -292,12 +294,12 @@ def test_the_command_takes_the_records_of_every_kind(
     [
         ({"groups": None}, ValueError, "`groups` must be given for this"),
         ({"cost": [0.0]}, ValueError, "`cost` must be left out for this"),
-        ({"groups": np.ones(900)}, TypeError, "integers or strings"),
-        ({"groups": ["a"]}, ValueError, "`groups` must have the shape"),
+        ({"groups": np.full(900, 0.5)}, ValueError, "or whole numbers"),
+        ({"groups": ["a"]}, ValueError, "`groups` must have a group for"),
         (
             {"groups": np.array([None] * 900)},
-            TypeError,
-            "without NaN and None",
+            ValueError,
+            "`groups` must have a value in every row",
         ),
     ],
 )
@@ -313,7 +315,7 @@ def test_costs_outside_of_the_matrix_are_refused(certified, cost):
     path, _, name = certified
     if name == "betting":
         given = {**records(path), "cost": np.full(900, cost)}
-        with pytest.raises(ValueError, match="`cost` must"):
+        with pytest.raises((TypeError, ValueError), match="`cost` must"):
             kc.exporting.check_certificate(path, **given)
 
 

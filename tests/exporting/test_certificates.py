@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -94,6 +95,7 @@ def test_a_copy_is_confirmed_by_the_data_in_any_order(certified, tmp_path):
     calibrated = selector.calibrator.calibrate(p)
     again = kc.exporting.check_certificate(copy, calibrated)
     assert again.holds, again.differences
+    assert str(again).startswith("CertificateCheck(holds=True, differences=[]")
     facts, chosen = found.certificate, selector.chosen
     assert facts["selection"]["coverage"] == chosen.coverage
     assert facts["guarantee"]["risk"] == 0.1
@@ -105,6 +107,28 @@ def test_a_copy_is_confirmed_by_the_data_in_any_order(certified, tmp_path):
     assert any("numbers" in x for x in files_only.not_checked)
 
 
+def test_a_file_stands_for_the_data_that_it_holds(certified, tmp_path):
+    path, selector = certified
+    check = kc.exporting.check_certificate
+    score, correct = records(path)
+    p = kc.Predictions(*noisy(), from_logits=True)
+    files = {
+        "records.csv": partial(kc.exporting.save_records, selector),
+        "outputs.npz": selector.calibrator.calibrate(p).write,
+        "log.npz": as_log(score, correct).write,
+    }
+    for name, write in files.items():
+        file = tmp_path / name
+        write(file)
+        found = check(path, str(file))
+        assert found.holds, (name, found.differences)
+        assert not any("numbers" in x for x in found.not_checked)
+    np.savez(tmp_path / "other.npz", score=score, correct=0 * correct)
+    assert not check(path, tmp_path / "other.npz").holds
+    with pytest.raises(TypeError, match="`correct` must not be given beside"):
+        check(path, file, correct)
+
+
 def test_the_threshold_and_counts_are_those_of_the_served_answers(certified):
     path, selector = certified
     score, correct = records(path)
@@ -112,7 +136,7 @@ def test_the_threshold_and_counts_are_those_of_the_served_answers(certified):
     accepted = score >= facts["threshold"]
     assert accepted.sum() == facts["num_accepted"]
     assert (correct[accepted] == 0).sum() == facts["num_wrong"]
-    table = selector.table()
+    table = selector.chosen.table()
     (row,) = np.flatnonzero(
         np.float32(table.threshold) == np.float32(facts["threshold"])
     )
@@ -260,16 +284,17 @@ def test_confidences_stand_for_log_odds_up_to_rounding(certified):
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        (([1.0, 2.0], [1]), "the shape"),
-        (([], []), "n >= 1"),
-        (([1.0, np.nan], [1, 0]), "must not be NaN.*row=2"),
+        (([1.0, 2.0], [1]), "`scores` and `correct` must have one shape"),
+        (([], []), "must not be empty"),
+        (([[1.0], [2.0]], [[1], [0]]), "`delta` needs independent samples"),
+        (([1.0, np.nan], [1, 0]), "must not be NaN.*first=.1"),
         (([1.0, 2.0], [1, 0.5]), "`correct` must be 0 or 1"),
-        ((["a", "b"], [1, 0]), "must hold numbers"),
+        ((["a", "b"], [1, 0]), "must hold real numbers"),
         ((None, [1, 0]), "`scores` must be given with `correct`"),
     ],
 )
 def test_data_of_a_wrong_form_are_refused(certified, rows, told):
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises((TypeError, ValueError), match=told):
         kc.exporting.check_certificate(certified[0], *rows)
 
 
@@ -347,7 +372,7 @@ def test_the_command_says_what_differs(certified, tmp_path, capsys):
     assert main(["verify", str(statement_path(path)), bad]) == 1
     assert "folder or file, not its certificate" in capsys.readouterr().err
     assert main(["verify", str(path), bad, "--score=margin"]) == 1
-    assert "must have the columns margin" in capsys.readouterr().err
+    assert "asked for. Received: absent=['margin']" in capsys.readouterr().err
     with pytest.raises(SystemExit) as stop:
         main(["verify", str(path), "--score=margin"])
     assert stop.value.code == 2

@@ -6,6 +6,7 @@ from cases import BACKEND, array
 from exported import answers, segmenter, trained
 
 import keras_calib as kc
+from keras_calib.exporting.formats import Runner
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.verification import check_answers, probes
 
@@ -77,10 +78,12 @@ def test_a_file_with_another_cost_or_answer_is_found(scale):
             return given
 
         files = {
-            "serving_default": lambda inputs: run(
-                served.outputs({"inputs": inputs})
+            "serving_default": Runner(
+                {}, (), lambda given: run(served.outputs(given))
             ),
-            "serving_logits": lambda logits: run(logits, True),
+            "serving_logits": Runner(
+                {}, (), lambda given: run(given["logits"], True)
+            ),
         }
         check_answers(files, asked, *facts)
 

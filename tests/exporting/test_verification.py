@@ -26,6 +26,11 @@ def masked(network, value):
     return keras.Sequential([keras.Input((4,)), *layers])
 
 
+def runner(run):
+    """A file of which only its answers matter."""
+    return formats.Runner({}, (), run)
+
+
 @functools.cache
 def probes_of(served):
     """The probes of a model, which many files are asked."""
@@ -42,11 +47,9 @@ def verify(served, change, signature="serving_default"):
         given = served.answers(values, name != "serving_default" or None)
         return change(dict(given)) if name == signature else given
 
+    names = "serving_default", "serving_logits"
     check_answers(
-        {
-            "serving_default": lambda **x: run("serving_default", x),
-            "serving_logits": lambda **x: run("serving_logits", x),
-        },
+        {name: runner(functools.partial(run, name)) for name in names},
         probes_of(served),
         served.selector.threshold,
     )
@@ -109,9 +112,8 @@ def test_rounding_of_another_runtime_is_no_error():
         given = {**probe.expected}
         given["accept"] = ~given["accept"]
         given["label"] = given["label"] + 7
-        check_answers(
-            {"a": lambda given=given: given}, [probe], float(score[0])
-        )
+        files = {"a": runner(lambda _, given=given: given)}
+        check_answers(files, [probe], float(score[0]))
 
 
 @pytest.mark.parametrize("value", [-1e9, -np.inf])
@@ -139,10 +141,10 @@ def test_probabilities_next_to_one_are_compared_as_far_as_they_are_known():
     below = np.nextafter(probs, np.float32(0))
     given = served.answers(below)
     assert np.abs(given["score"] - probe.expected["score"])[0] > 10
-    check_answers({"a": lambda: given}, [probe], 0.0)
+    check_answers({"a": runner(lambda _: given)}, [probe], 0.0)
     given["score"][1] += 5e-3
     with pytest.raises(RuntimeError, match="output='score'"):
-        check_answers({"a": lambda: given}, [probe], 0.0)
+        check_answers({"a": runner(lambda _: given)}, [probe], 0.0)
 
 
 def test_every_signature_is_probed_with_two_batches():

@@ -53,9 +53,7 @@ def test_each_section_that_a_module_names_names_the_module():
 def groups(*sizes):
     """Ranked groups of (right, wrong), surest first."""
     right, wrong = np.array(sizes, "float64").T
-    mass = right + wrong
-    before = np.cumsum(mass) - mass, np.cumsum(wrong) - wrong
-    return areas.RankedGroups(mass, wrong, *before, np.zeros(len(mass)))
+    return areas.RankedGroups.of(right + wrong, wrong)
 
 
 def harmonic(low, high):

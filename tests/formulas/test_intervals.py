@@ -32,8 +32,7 @@ def moments(values, weight=None):
     """The sums of an interval, of values `(n,)` with weights `(n,)`."""
     x = np.asarray(values, "float64")
     w = np.ones_like(x) if weight is None else np.asarray(weight, "float64")
-    terms = (w, w * x, w * w, w * w * x, (w * x) ** 2, w * x**2, w * x**3)
-    return Moments(*(term.sum() for term in terms))
+    return Moments.of(x, w)
 
 
 def test_mean_interval_is_students_without_weights_and_skewness():
@@ -87,9 +86,7 @@ def test_mean_intervals_cover_weighted_means():
 
 
 def ranked(right, wrong):
-    mass = right + wrong
-    before, wrong_before = np.cumsum(mass) - mass, np.cumsum(wrong) - wrong
-    return RankedGroups(mass, wrong, before, wrong_before, np.zeros_like(mass))
+    return RankedGroups.of(right + wrong, wrong)
 
 
 def aurc(right, wrong):

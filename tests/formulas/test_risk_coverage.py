@@ -47,13 +47,7 @@ def group_samples(correct, score, slope=0.0):
         wrong.append(float(np.sum((score == value) & ~correct)))
     mass, wrong = np.array(mass), np.array(wrong)
     mixed = (wrong > 0) & (wrong < mass)
-    return RankedGroups(
-        mass,
-        wrong,
-        np.cumsum(mass) - mass,
-        np.cumsum(wrong) - wrong,
-        np.where(mixed, slope, 0.0),
-    )
+    return RankedGroups.of(mass, wrong, np.where(mixed, slope, 0.0))
 
 
 def values_without_ties(correct):
@@ -137,13 +131,7 @@ def random_groups(seed, scale, n=64):
     mass = np.floor(rng.gamma(0.3, scale / n, n))
     wrong = rng.binomial(mass.astype(int), np.linspace(0.01, 0.5, n))
     slope = np.where((wrong > 0) & (wrong < mass), 0.2, 0.0)
-    return RankedGroups(
-        mass,
-        wrong.astype(float),
-        np.cumsum(mass) - mass,
-        np.cumsum(wrong) - wrong.astype(float),
-        slope,
-    )
+    return RankedGroups.of(mass, wrong.astype(float), slope)
 
 
 def as_tensors(groups):

@@ -215,7 +215,7 @@ def _thresholds() -> Iterator[tuple[str, Any]]:
                 found = read(found, THRESHOLD) | {"kept": kept}
             yield f"threshold, {average}, {precision}/boxes", found
             found = tried(
-                kc.detection.choose_detection_class_thresholds,
+                kc.detection.choose_detection_threshold,
                 records,
                 num_classes=4,
                 precision=min(precision, 0.7) - 0.1,

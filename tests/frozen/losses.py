@@ -287,11 +287,11 @@ def _told_of_losses() -> Iterator[tuple[str, Any]]:
         args = cls(from_logits=True, **given), batch.labels, batch.logits
         found = read(kc.losses.effective_labels(*args), EFFECTIVE)
         yield f"labels that the loss has, {quantity}/plain", found
-        found = kc.losses.inactive_share(*args)
-        yield f"share without a penalty, {quantity}/plain", found
         found = kc.losses.regularizer_histogram(
             *args, num_bins=6, limits=(0, 1.5)
         )
+        share = found.inactive_share
+        yield f"share without a penalty, {quantity}/plain", share
         yield f"penalties, {quantity}/plain", read(found, HISTOGRAM)
     other = CLASSES["ten classes"].logits[20:36, :6]
     found = kc.functional.prediction_flips(batch.logits, other)

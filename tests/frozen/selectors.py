@@ -83,7 +83,7 @@ def _told(made: Any, logits: Any, **given: Any) -> Any:
         told = read(facts, AT_PRIOR)
     else:
         told = chosen(facts)
-        table = read(made.table(), TABLE)
+        table = read(made.chosen.table(), TABLE)
         told["table"] = {k: x[:: len(x) // 12 + 1] for k, x in table.items()}
     return {"facts": told, "answers": _answers(made, logits, **given)}
 

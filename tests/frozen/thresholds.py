@@ -178,7 +178,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
         names = np.array(["b", "a", "c"])[place]
         for quantity, target in TARGETS.items():
             found = tried(
-                kc.selection.choose_group_thresholds,
+                kc.choose_threshold,
                 scores,
                 right,
                 names if quantity != "risk" else 5 * place - 3,
@@ -189,7 +189,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
     uneven = np.where(np.arange(600) < 12, "few", "many")
     for quantity, target in TARGETS.items():
         found = tried(
-            kc.selection.choose_group_thresholds,
+            kc.choose_threshold,
             scores,
             right,
             uneven,
@@ -197,7 +197,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
         )
         yield f"thresholds of groups, {quantity}/uneven", of_groups(found)
         found = tried(
-            kc.selection.choose_group_thresholds,
+            kc.choose_threshold,
             scores,
             right,
             uneven,
@@ -349,7 +349,7 @@ def _plans() -> Iterator[tuple[str, Any]]:
     few = {"max_samples": 500, "coverages": (0.3, 0.8), "seed": 1}
     pilot = RECORDS["records"]
     for quantity, given in {
-        "risk": {"risk": 0.15, "pilot": pilot, "from_logits": False, **few},
+        "risk": {"risk": 0.15, "pilot": pilot, **few},
         "risk at an accuracy": {
             "risk": 0.1,
             "accuracy": 0.9,

@@ -159,7 +159,7 @@ def test_streamed_parts_of_the_brier_score_are_the_exact_ones():
         BrierScore().murphy()
     with pytest.raises(ValueError, match="`num_classes` must be >= 2"):
         BrierScore(num_classes=1)
-    with pytest.raises(ValueError, match="must have `num_classes` classes"):
+    with pytest.raises(ValueError, match="`num_classes` must be the number"):
         BrierScore(num_classes=3).update_state(labels, probs)
 
 

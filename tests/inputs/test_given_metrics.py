@@ -101,6 +101,35 @@ def test_metrics_of_keras_and_functions_of_users_are_compared():
     assert own.a == pytest.approx((PROBS[:, 0] ** 2).mean())
 
 
+def test_errors_name_what_was_given_and_not_what_keras_calls_it():
+    probs = PROBS.copy()
+    probs[0] = np.nan
+    p, images = kc.Predictions(IDS, probs), (IDS[None], probs[None])
+    for metric in ("ece", kc.ECE):
+        with pytest.raises(ValueError, match="`outputs` must not contain NaN"):
+            kc.functional.per_image(metric, *images)
+    for call in (
+        lambda: kc.compare(p, p, kc.ECE, num_draws=2),
+        lambda: kc.evaluate(p, metrics=["ece"]),
+    ):
+        with pytest.raises(ValueError, match="`outputs` must not contain NaN"):
+            call()
+    with pytest.raises(ValueError, match="`labels` must hold class ids"):
+        kc.functional.per_image(kc.ECE, IDS[None] + 3, PROBS[None])
+    with pytest.raises(ValueError, match="`y_pred` must not contain NaN"):
+        kc.ECE().update_state(IDS, probs)
+
+
+def test_per_image_says_where_its_metric_stands():
+    p = kc.Predictions(IDS[None], PROBS[None])
+    with pytest.raises(
+        TypeError, match=r"once: `per_image\(metric, labels, ou"
+    ):
+        kc.functional.per_image(p, metric="ece")
+    with pytest.raises(TypeError, match="`metric` must be a key such as 'ece'"):
+        kc.functional.per_image(p, "ece")
+
+
 def test_images_labels_tables_and_loggers_take_each_form():
     images = IDS.reshape(4, 15), PROBS.reshape(4, 15, 3)
     exact = kc.functional.per_image(kc.nll, *images)

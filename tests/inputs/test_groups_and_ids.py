@@ -20,9 +20,7 @@ def _table(groups):
 
 
 def _thresholds(groups):
-    found = kc.selection.choose_group_thresholds(
-        P.max(-1), CORRECT, groups, risk=0.9
-    )
+    found = kc.choose_threshold(P.max(-1), CORRECT, groups, risk=0.9)
     return [*map(str, found.group)]
 
 

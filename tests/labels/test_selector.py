@@ -191,3 +191,22 @@ def test_the_guarantee_holds_however_labels_depend(at_once, alike):
     assert rate <= delta + error
     # It is no smaller than it must be, unless labels err together.
     assert rate > (0.0 if at_once and alike else 0.3 * delta)
+
+
+def test_names_of_the_labels_are_those_of_the_predictions():
+    labels = [[1, 0], [0, 1], [1, 1], [0, 0]]
+    logits = [[3.0, 1], [-2, 4], [-1, -2], [1, -3]]
+    p = kc.Predictions(
+        labels,
+        logits,
+        from_logits=True,
+        multi_label=True,
+        class_names=["cat", "dog"],
+    )
+    calibrator = kc.MultiLabel(kc.TemperatureScaling()).fit(p, num_folds=0)
+    assert calibrator.of_label("dog").fitted
+    selector = kc.MultiLabel(kc.SelectiveClassifier()).fit(p, risk=0.5)
+    assert selector.chosen.group == ("cat", "dog") == selector.class_names
+    assert "  dog  " in repr(selector.chosen)
+    part = kc.MultiLabel(kc.SelectiveClassifier(), class_names=["a", "b"])
+    assert part.fit(p, risk=0.5).chosen.group == ("a", "b")

@@ -211,9 +211,7 @@ def _choices():
         ("a guarantee", safe),
     ):
         found[name] = kc.choose_threshold(*records, **how)
-        found[f"{name} by group"] = kc.selection.choose_group_thresholds(
-            *records, groups, **how
-        )
+        found[f"{name} by group"] = kc.choose_threshold(*records, groups, **how)
         layer = kc.SelectiveClassifier().fit_scores(*records, **how)
         found[f"{name} of a layer"] = layer.chosen
     for name, how in (
@@ -259,7 +257,7 @@ def test_a_coverage_is_the_share_that_its_threshold_accepts():
 
 
 def test_a_threshold_of_infinity_rejects_everything():
-    found = kc.selection.choose_group_thresholds(
+    found = kc.choose_threshold(
         [INF, 1, 2, 3], [1, 0, 1, 1], [0, 0, 1, 1], risk=0.0
     )
     assert found.threshold == (INF, -INF) and found.accepts == (False, True)

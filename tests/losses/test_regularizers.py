@@ -13,6 +13,11 @@ from loss_batches import CASES, HERE, REPRESENTATIVES, compiled
 import keras_calib as kc
 from keras_calib.backend.keras_internals import set_keras_mask
 
+
+def inactive_share(*args):
+    return kc.losses.regularizer_histogram(*args).inactive_share
+
+
 # Forms of losses, labels and logits.
 
 
@@ -97,10 +102,10 @@ def test_a_loss_without_its_regulariser_is_inactive():
     ids, logits = sample()
     for case in HERE:
         labels = case.labels(ids)
-        assert kc.losses.inactive_share(case.make(), labels, logits) < 1, case
+        assert inactive_share(case.make(), labels, logits) < 1, case
         if case.limit is not None:
             loss = case.cls(from_logits=True, **case.limit)
-            assert kc.losses.inactive_share(loss, labels, logits) == 1, case
+            assert inactive_share(loss, labels, logits) == 1, case
 
 
 @pytest.mark.portable
@@ -110,16 +115,12 @@ def test_inactive_shares_by_hand():
     ids, dense = np.array([[0, 0, 0, 1, 255]]), logits.T[None]
     for cls in (kc.MbLS, kc.ACLS):
         loss = cls(6.0, from_logits=True)
-        assert kc.losses.inactive_share(loss, [0, 0, 0, 1, 1], logits) == 3 / 5
-        assert (
-            kc.losses.inactive_share(loss, one_hot([1] * 5, 2), logits) == 3 / 5
-        )
+        assert inactive_share(loss, [0, 0, 0, 1, 1], logits) == 3 / 5
+        assert inactive_share(loss, one_hot([1] * 5, 2), logits) == 3 / 5
         for from_logits in (True, False):
             loss = cls(6.0, from_logits=from_logits, axis=1, ignore_class=255)
-            assert kc.losses.inactive_share(loss, ids, dense) == 2 / 4
-            assert np.isnan(
-                kc.losses.inactive_share(loss, ids * 0 + 255, dense)
-            )
+            assert inactive_share(loss, ids, dense) == 2 / 4
+            assert np.isnan(inactive_share(loss, ids * 0 + 255, dense))
 
 
 @pytest.mark.portable
@@ -129,10 +130,8 @@ def test_a_keras_mask_leaves_out_padding():
     set_keras_mask(tensor, keras.ops.convert_to_tensor([[True, True, False]]))
     loss = kc.MbLS(margin=5.0, from_logits=True)
     labels = np.zeros((1, 3), "longdouble")
-    assert kc.losses.inactive_share(loss, labels, logits) == pytest.approx(
-        1 / 3
-    )
-    assert kc.losses.inactive_share(loss, labels, tensor) == 0.5
+    assert inactive_share(loss, labels, logits) == pytest.approx(1 / 3)
+    assert inactive_share(loss, labels, tensor) == 0.5
 
 
 def test_regularizer_histogram_by_hand():
@@ -185,8 +184,8 @@ def test_a_regulariser_of_rounding_is_inactive():
         return cross_entropy(labels, logits) + ops.convert_to_tensor(added)
 
     ids, logits = sample(n=5, scale=1.0)
-    assert kc.losses.inactive_share(loss, ids, logits) == 3 / 5
-    assert kc.losses.inactive_share(loss, softmax(logits), logits) == 3 / 5
+    assert inactive_share(loss, ids, logits) == 3 / 5
+    assert inactive_share(loss, softmax(logits), logits) == 3 / 5
 
 
 def test_the_ranking_condition_is_the_stored_one(goldens):
@@ -197,12 +196,12 @@ def test_the_ranking_condition_is_the_stored_one(goldens):
     assert ((array(rank(condition="margin")) > 0) != active).any()
     # Where the order is right, ACLS is cross entropy.
     loss = partial(kc.losses.acls, condition="none", active=active)
-    inactive = kc.losses.inactive_share(loss, goldens["in/A/labels"], logits)
+    inactive = inactive_share(loss, goldens["in/A/labels"], logits)
     assert inactive == 1 - active.mean() == 38 / 64
 
 
 def test_one_output_and_labels_that_do_not_fit_are_refused():
-    for function in (kc.losses.effective_labels, kc.losses.inactive_share):
+    for function in (kc.losses.effective_labels, inactive_share):
         with pytest.raises(ValueError, match="two classes or more"):
             function(CASES["MbLS"].make(), [0, 1], [[1.0], [2.0]])
         with pytest.raises(ValueError, match="`labels`"):
@@ -213,7 +212,6 @@ def test_a_name_is_no_loss_and_ids_are_labels_for_losses_of_keras():
     logits = np.array([[1.0, 3.0, 0.0], [0.0, -2.0, 1.0]])
     for function in (
         kc.losses.effective_labels,
-        kc.losses.inactive_share,
         kc.losses.regularizer_histogram,
     ):
         for loss in ("mse", "categorical_crossentropy", 3, None):
@@ -261,9 +259,9 @@ def test_nothing_is_smoothed_where_an_ignored_sample_is_nan():
 def test_inactive_is_told_from_saturated_and_from_small():
     logits = np.array([[100.0, 0.0, 0.0]], "float32")
     loss = kc.MbLS(margin=1000.0)
-    assert kc.losses.inactive_share(loss, [1], logits) == 1.0
+    assert inactive_share(loss, [1], logits) == 1.0
     # One hinge of 0.02 of 200 classes beside a cross entropy of 12.
     logits = np.zeros((1, 200), "float32")
     logits[0, :2] = 12.0, -0.02
     loss = kc.MbLS(margin=12.0, from_logits=True)
-    assert kc.losses.inactive_share(loss, [1], logits) == 0.0
+    assert inactive_share(loss, [1], logits) == 0.0

@@ -97,31 +97,6 @@ def test_a_probability_on_a_threshold_of_flsd_is_not_below_it():
         np.testing.assert_allclose(value, 0.5**gamma * np.log(2), rtol=1e-6)
 
 
-def test_shares_of_gammas_by_hand():
-    p = np.array([[0.1, 0.15, 0.3], [0.6, 0.9, 0.19]])
-    probs, ids = np.stack([1 - p, p], axis=1), np.ones((2, 3))
-    rows = [[0.2, 5], [0.5, 3], [1, 2]]
-
-    def close(shares, expected):
-        np.testing.assert_allclose(array(shares), expected, atol=1e-6)
-
-    def loss(rows, **options):
-        return kc.FLSD(rows, axis=1, ignore_class=255, **options)
-
-    shares = loss(rows).gamma_shares
-    default = kc.FLSD(axis=1, ignore_class=255)
-    close(default.gamma_shares(ids, probs), [3 / 6, 3 / 6])
-    close(shares(ids, probs), [3 / 6, 1 / 6, 2 / 6])
-    close(shares(ids, probs, [3, 1]), [7 / 12, 3 / 12, 2 / 12])
-    ids[0] = 255
-    close(shares(ids, probs), [1 / 3, 0, 2 / 3])
-    close(shares(ids, probs, [1, 0]), [0, 0, 0])
-    of_logits = loss(rows, from_logits=True).gamma_shares
-    close(of_logits(ids, np.log(probs)), [1 / 3, 0, 2 / 3])
-    # Of the true class, not of the predicted one.
-    close(shares(ids * (ids == 255), probs), [1 / 3, 1 / 3, 1 / 3])
-
-
 @pytest.mark.portable
 def test_focal_gradient_is_right_where_the_prediction_is_sure():
     ids, logits = sample(n=1024, num_classes=10, scale=1.0)

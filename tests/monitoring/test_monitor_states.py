@@ -266,6 +266,14 @@ def test_a_selector_without_a_guarantee_is_not_watched_in_silence():
 def test_a_monitor_says_what_it_watches_and_what_came():
     watching = monitor()
     told = "risk <= 0.025, calibration within 0.01, coverage in [0.6, 0.8]"
-    assert repr(watching) == f"Monitor({told}; answers=0, alarms=none)"
+    none = "answers=0, labelled=0, alarms=none"
+    assert repr(watching) == f"Monitor({told}; {none})"
     watching.update(*answers(9_000, drift=3.0))
-    assert "answers=9,000, alarms=risk, calibration)" in repr(watching)
+    told = "answers=9,000, labelled=9,000, alarms=risk, calibration)"
+    assert told in repr(watching)
+    # An answer without a grade is counted apart.
+    assert "answers=2, labelled=1," in repr(
+        Monitor(risk=0.1).update([0.9, 0.8], True, [1.0, np.nan])
+    )
+    with pytest.raises(ValueError, match="a `Monitor` counts them"):
+        kc.Predictions(correct=[1.0, np.nan], confidence=[0.9, 0.8])

@@ -160,7 +160,7 @@ def test_weights_and_ignored_labels_of_dense_outputs_count_as_in_ece():
         exact = function(y, logits, from_logits=True, **options)
         close(values[f"cal_{name}"], exact, 1e-4)
     assert log.logged[-1].regularizer.counts.sum() == 24 * 4
-    inactive = kc.losses.inactive_share(loss, y, logits)
+    inactive = kc.losses.regularizer_histogram(loss, y, logits).inactive_share
     assert values["cal_inactive_share"] == inactive
 
 

@@ -129,7 +129,7 @@ MUTANTS = {
         "test_weights_of_any_scale_keep_the_ridge",
     ),
     "mixture_swapped": Mutant(
-        "calibrators/ensemble.py",
+        "calibrators/temperature.py",
         "mixed = shares[0] * scaled + shares[1] * ops.softmax",
         "mixed = shares[1] * scaled + shares[0] * ops.softmax",
         "calibrators/test_values.py::"

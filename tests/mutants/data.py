@@ -48,9 +48,9 @@ MUTANTS = {
         "test_context_examples_have_exactly_uniform_targets",
     ),
     "unboxed_by_the_whole_image": Mutant(
-        "data/pipelines.py",
-        'tf.where(batch["boxed"], shares, 1.0)',
-        'tf.where(batch["boxed"], shares, 0.0)',
+        "data/crops.py",
+        'tf.where(example["boxed"], share, 1.0)',
+        'tf.where(example["boxed"], share, 0.0)',
         "data_pipelines/test_tfds.py::"
         "test_rows_kept_without_boxes_have_objectness_1_for_every_class",
     ),

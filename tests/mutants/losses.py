@@ -75,31 +75,31 @@ MUTANTS = {
         "test_a_threshold_is_in_the_units_of_its_entropy",
     ),
     "mmce_without_weights": Mutant(
-        "losses/kernel.py",
+        "losses/batch_terms.py",
         "groups = ops.stack([weight * right, weight * (1.0 - right)]",
         "groups = ops.stack([right, 1.0 - right]",
         _REPEATS,
     ),
     "mmce_with_one_tie_too_many": Mutant(
-        "losses/kernel.py",
+        "losses/batch_terms.py",
         "return ops.take(first_place, runs), last + 1",
         "return ops.take(first_place, runs), last",
         "laws/test_losses.py::test_gradients_are_finite_differences",
     ),
     "mmce_of_the_root_alone": Mutant(
-        "losses/kernel.py",
+        "losses/batch_terms.py",
         'if variant.startswith("unweighted"):\n        counts',
         'if variant == "unweighted":\n        counts',
         "losses/test_mmce.py::test_mmce_equals_the_sum_over_all_pairs",
     ),
     "mdca_divides_by_the_count": Mutant(
-        "losses/confidence_accuracy.py",
+        "losses/batch_terms.py",
         "ops.expand_dims(safe_divide(weight, ops.sum(weight)), -1)",
         "ops.expand_dims(weight / ops.sum(ops.sign(weight + 1)), -1)",
         _REPEATS,
     ),
     "huber_of_twice_the_square": Mutant(
-        "losses/confidence_accuracy.py",
+        "losses/batch_terms.py",
         "0.5 * ops.square(size), linear",
         "ops.square(size), linear",
         _AUTHORS,
@@ -111,7 +111,7 @@ MUTANTS = {
         _AUTHORS,
     ),
     "fidelity_of_soft_labels": Mutant(
-        "losses/batch_coupled.py",
+        "losses/base.py",
         "if fidelity is not None and fidelity.needs_hard_labels:",
         "if False:",
         "losses/test_bad_labels.py::"

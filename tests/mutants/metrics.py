@@ -146,8 +146,8 @@ MUTANTS = {
     ),
     "mass_read_as_counts": Mutant(
         "functional/ranking.py",
-        "frequency_weights=are_frequency_weights(top.weight)",
-        "frequency_weights=True",
+        "counts = are_frequency_weights(top.weight)",
+        "counts = True",
         "functional/test_risk_coverage.py::"
         "test_mass_is_the_limit_of_many_repeats",
     ),

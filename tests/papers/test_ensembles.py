@@ -95,7 +95,7 @@ def test_passes_with_dropout_are_averaged(fake_runs, tmp_path):
         labels, logits = run_results.read_predictions(found, part)
         images = np.concatenate([x for x, _ in getattr(task, part)])
         # Masks are of places in a batch, as they were predicted.
-        passes = predictor.predict_passes(images, batch_size=256)
+        passes = predictor.predict_each(images, batch_size=256)
         mean = passes.mean(axis=0)
         np.testing.assert_allclose(softmax(logits), mean, rtol=1e-4, atol=1e-6)
         _, plain = run_results.predict(network, getattr(task, part))

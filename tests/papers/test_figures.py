@@ -94,7 +94,7 @@ def test_regularizers_are_shares_of_the_samples():
     (stairs,) = figure.axes[0].patches
     counts = kc.losses.regularizer_histogram(mbls, LABELS, LOGITS).counts
     np.testing.assert_allclose(stairs.get_data().values, counts / 3000)
-    share = kc.losses.inactive_share(mbls, LABELS, LOGITS)
+    share = kc.losses.regularizer_histogram(mbls, LABELS, LOGITS).inactive_share
     assert stairs.get_label() == f"MbLS (0 for {100 * share:.1f} %)"
 
 

@@ -75,7 +75,7 @@ def test_predictions_are_taken_as_their_arrays(name):
 SCORED = {
     "choose_threshold": (kc.choose_threshold, {}),
     "choose_group_thresholds": (
-        kc.selection.choose_group_thresholds,
+        kc.choose_threshold,
         {"groups": "site"},
     ),
     "choose_threshold_for_mixtures": (

@@ -85,6 +85,14 @@ def test_metrics_are_picked_in_every_form():
         found["accuracy"]["value"]
     )
     assert np.isnan(found["of_keras"]["low"])
+    at = kc.evaluate(
+        p,
+        metrics=["risk_at_coverage", *map(kc.CoverageAtRisk, (0.1, 0.2))],
+        verbose=0,
+    )
+    assert at.results["model"]["risk_at_coverage"]["coverage"] == 0.8
+    names = "risk_at_coverage=0.8", "coverage_at_risk=0.1", "coverage_at_risk=0"
+    assert all(name in str(at) for name in names)
     alone = kc.evaluate(p, metrics=keras.metrics.SparseCategoricalAccuracy)
     assert len(alone.results["model"]) == 1
     for wrong, error, rule in (

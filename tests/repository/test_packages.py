@@ -109,7 +109,6 @@ INSIDE_FUNCTIONS = {
 # What packages use themselves.
 LATE = {
     "TYPE_CHECKING",
-    "answer_wrong_keywords",
     "late_names",
     "tell_functions",
 }

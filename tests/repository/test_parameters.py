@@ -10,7 +10,7 @@ MOST = 8
 # options that several functions share are a TypedDict, as `ArrayOptions`.
 MORE = {
     "by_group": 13,
-    "plan": 11,
+    "plan": 10,
 }
 
 

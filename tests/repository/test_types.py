@@ -68,6 +68,7 @@ PASS_ON = {
     "FitsOnModel.fit_on",
     "FittedLayer.set_arrays",
     "LocalTemperatureScaling.given",
+    "TemperatureScaling.given",
     "MultiLabel",
     "PerSampleLoss.__init__",
     "PriorCorrection.fit",

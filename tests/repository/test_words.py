@@ -31,7 +31,7 @@ EXCEPTIONS = (
     (
         "x y y_true y_pred",
         r".*\.(call|compute_loss|compute_metrics|evaluate|evaluated_loss"
-        r"|gamma_shares|plain_loss|recorded_loss|remember|remember_batch"
+        r"|plain_loss|recorded_loss|remember|remember_batch"
         r"|split_labels|train_on_batch|update_state)",
         "Keras calls it by these names, or it is a hook of such a method",
     ),
@@ -59,8 +59,7 @@ EXCEPTIONS = (
         "dataset",
         r"(cap_classes|context_examples|describe|label_by_largest|map_classes"
         r"|object_examples|pixel_mean|shuffled_epochs|training_pipeline"
-        r"|valid_examples|validation_pipeline|with_index"
-        r"|ConfidencePruningModel\.kept_examples)",
+        r"|valid_examples|validation_pipeline|with_index)",
         "it takes a `tf.data.Dataset` and nothing else that `fit` takes",
     ),
     (

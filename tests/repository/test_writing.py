@@ -34,7 +34,7 @@ EXCEPTIONS = {
     "exporting/formats.py": {
         "tf2onnx.convert.from_function(function, specs, "
         "custom_op_handlers=dict(_HANDLERS), output_path=str(path))": (
-            "a scratch folder, renamed by `put`"
+            "a scratch folder, renamed by `written_whole`"
         ),
         "tempfile.TemporaryDirectory('.tmp', head, path.parent)": (
             "a scratch folder, renamed as a whole"
@@ -43,14 +43,12 @@ EXCEPTIONS = {
         "os.rename(path, earlier)": "from there",
         "os.rename(written, path)": "from there",
         "os.rename(earlier, path)": "back, after a failure",
+        "os.replace(beside, statement_path(path))": "from there",
     },
     "exporting/served_model.py": {
         "archive.write_out(str(path), verbose=False)": (
-            "a scratch folder, renamed by `put`"
+            "a scratch folder, renamed by `written_whole`"
         ),
-    },
-    "exporting/writer.py": {
-        "os.replace(beside, statement_path(path))": "from a scratch folder",
     },
     "monitoring/files.py": {
         "probe.touch()": "an empty file, to see whether one may",

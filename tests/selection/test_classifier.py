@@ -90,8 +90,7 @@ def test_an_unfitted_layer_refuses_to_answer():
         selector(np.ones((1, 2), "float32"))
     with pytest.raises(RuntimeError, match="must be fitted before use"):
         _ = selector.threshold
-    with pytest.raises(RuntimeError, match="needs the data that chose"):
-        selector.table()
+    assert selector.chosen is None
     # A refused call builds the layer; it can be fitted all the same.
     labels, logits = noisy(num_classes=2)
     assert selector.fit(labels, logits, risk=0.05).fitted
@@ -169,7 +168,7 @@ def test_it_saves_and_loads_with_what_it_guarantees(coverage, tmp_path):
         for name, value in copy(logits).items():
             np.testing.assert_array_equal(array(value), expected[name])
         with pytest.raises(RuntimeError, match="loaded layers"):
-            copy.table()
+            copy.chosen.table()
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -196,6 +195,31 @@ def test_score_functions_are_saved_and_copied(score, tmp_path):
     ):
         assert copy.score is score
         assert copy.threshold == selector.threshold
+
+
+def test_a_softmax_model_has_the_same_logits_from_selector_and_calibrator():
+    labels, logits = noisy()
+    p = kc.Predictions(labels, softmax(logits), from_logits=False)
+    calibrator = kc.TemperatureScaling().fit(p)
+    selector = kc.SelectiveClassifier(calibrator=calibrator).fit(p, risk=0.1)
+    calibrated = calibrator.calibrate(p)
+    np.testing.assert_array_equal(
+        array(selector(p.outputs)["logits"]), calibrated.outputs
+    )
+    np.testing.assert_allclose(np.exp(calibrated.outputs).sum(-1), 1, 1e-6)
+    assert (
+        kc.choose_threshold(calibrated, risk=0.1).threshold
+        == selector.threshold
+    )
+
+
+def test_the_call_says_what_predictions_are_for():
+    labels, logits = noisy(n=50)
+    p = kc.Predictions(labels, logits, from_logits=True)
+    for layer in (kc.SelectiveClassifier(threshold=0.0), temperature()):
+        with pytest.raises(TypeError, match=r"`p\.outputs, from_logits=.*cali"):
+            layer(p)
+        assert layer(p.outputs, from_logits=p.from_logits) is not None
 
 
 def test_a_log_has_no_classes_to_select_from():

@@ -131,7 +131,7 @@ def test_the_accepted_cost_at_most_the_limit(delta):
     assert (chosen.cost.value, chosen.cost.reject_all) == (None, None)
     assert chosen.limit == (None if delta is None else 0.15)
     assert chosen.risk_limit is None
-    table = made.table()
+    table = made.chosen.table()
     place = np.flatnonzero(table.threshold == chosen.threshold)[0]
     assert abs(table.risk[place] - chosen.cost.accepted) < 1e-12
     assert table.certified[place] == (delta is not None)

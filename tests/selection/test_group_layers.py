@@ -47,7 +47,10 @@ def test_every_group_is_accepted_by_its_own_threshold(kind):
         alone.fit(labels[of], logits[of], risk=0.02)
         assert selector.threshold[place] == np.float32(alone.threshold)
         assert accept[of].mean() == selector.chosen.group_coverage[place]
-        table, expected = selector.table(group=name), alone.table()
+        table, expected = (
+            selector.chosen.table(group=name),
+            alone.chosen.table(),
+        )
         for key, other in vars(expected).items():
             np.testing.assert_array_equal(getattr(table, key), other)
     assert selector.chosen.coverage == accept.mean()
@@ -141,14 +144,14 @@ def test_a_guarantee_by_group_is_that_of_the_records():
     selector = kc.SelectiveClassifier().fit(labels, logits, **options)
     scores = array(selector.score_of(logits))
     correct = logits.argmax(-1) == labels
-    expected = kc.selection.choose_group_thresholds(scores, correct, **options)
+    expected = kc.choose_threshold(scores, correct, **options)
     hashes = dict.fromkeys(("data_sha256", "ranking_sha256"))
     assert replace(selector.chosen, **hashes) == expected
     assert (expected.limit, expected.delta) == (0.03, 0.1)
     other = kc.SelectiveClassifier().fit_scores(scores, correct, **options)
     assert other.chosen == selector.chosen
     for place, name in enumerate(selector.groups):
-        table = selector.table(group=name)
+        table = selector.chosen.table(group=name)
         last = np.flatnonzero(table.certified)[-1]
         assert table.threshold[last] == expected.threshold[place]
 
@@ -225,11 +228,11 @@ def test_groups_of_other_shapes_and_kinds_are_refused():
     with pytest.raises(ValueError, match="must be given to a selector with"):
         alone(logits, groups=groups)
     with pytest.raises(ValueError, match="`group` must name a group"):
-        selector.table()
-    with pytest.raises(ValueError, match="must be a group of the fit"):
-        selector.table(group=3)
+        selector.chosen.table()
+    with pytest.raises(ValueError, match="a group of the fit.*group=3"):
+        selector.chosen.table(group=3)
     with pytest.raises(ValueError, match="`group` must name a group"):
-        alone.table(group=2)
+        alone.chosen.table(group=2)
 
 
 def test_groups_are_refused_with_costs():
@@ -281,7 +284,7 @@ def test_it_saves_and_loads_with_its_groups(kind, tmp_path):
         found = accepted(copy, logits, groups)
         np.testing.assert_array_equal(found, expected)
         with pytest.raises(RuntimeError, match="loaded layers"):
-            copy.table(group=copy.groups[0])
+            copy.chosen.table(group=copy.groups[0])
 
 
 def test_a_second_fit_may_have_other_groups_or_none():

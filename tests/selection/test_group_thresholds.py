@@ -121,25 +121,21 @@ def test_a_group_that_is_certified_as_a_whole_passes_its_share_on():
     other[[109, 129]] = 0.0
     options = {"risk": RISK, "delta": DELTA}
     for first, coverage in ((np.ones(200), 1.0), (np.zeros(200), 129 / 130)):
-        found = kc.selection.choose_group_thresholds(
-            *records(first, other), **options
-        )
+        found = kc.choose_threshold(*records(first, other), **options)
         assert found.group_coverage[1] == coverage
 
 
 def test_a_group_that_answers_nothing_says_why():
     options = {"risk": RISK, "delta": DELTA}
     scores, correct, places = records(*(np.ones(n) for n in (73, 66, 5)))
-    found = kc.selection.choose_group_thresholds(
-        scores, correct, places, **options
-    )
+    found = kc.choose_threshold(scores, correct, places, **options)
     assert found.facts["tested"] == (True, False, False)
     reasons = repr(found).splitlines()[-2:]
     assert "too few samples for a share of delta" in reasons[0]
     assert "fewer than 59 samples" in reasons[1]
     weight = (places > 0) * 1.0
     names = np.array([b"a", b"b", b"c"], object)[places]
-    found = kc.selection.choose_group_thresholds(
+    found = kc.choose_threshold(
         scores, correct, names, risk=0.1, sample_weight=weight
     )
     assert found.group == ("b", "c")
@@ -152,17 +148,15 @@ def test_groups_that_nothing_could_certify_cost_the_others_nothing():
     options = {"risk": RISK, "delta": DELTA}
     assert (first_rank(RISK, DELTA), first_rank(RISK, DELTA / 2)) == (59, 72)
     groups = [np.ones(60), *[np.ones(20)] * 50]
-    found = kc.selection.choose_group_thresholds(*records(*groups), **options)
+    found = kc.choose_threshold(*records(*groups), **options)
     assert found.threshold == (-np.inf, *[np.inf] * 50)
     assert found.facts["min_count"] == 59
     assert "fewer than 59 samples" in repr(found)
     assert "and 36 more" in repr(found)
     with pytest.raises(ValueError, match="takes 59 samples even if all"):
-        kc.selection.choose_group_thresholds(*records(*groups[1:]), **options)
+        kc.choose_threshold(*records(*groups[1:]), **options)
     with pytest.raises(ValueError, match="more data or fewer groups"):
-        kc.selection.choose_group_thresholds(
-            *records(np.zeros(80), np.zeros(90)), **options
-        )
+        kc.choose_threshold(*records(np.zeros(80), np.zeros(90)), **options)
 
 
 FITS = 60
@@ -220,7 +214,7 @@ def test_thresholds_from_records_are_those_of_each_group():
     weight = rng.integers(0, 3, 900)
     sites = np.array(["north", "Süd", "x"])[rng.integers(0, 3, 900)]
     for target in ({"risk": 0.2}, {"coverage": 0.4}):
-        found = kc.selection.choose_group_thresholds(
+        found = kc.choose_threshold(
             scores, correct, sites, sample_weight=weight, **target
         )
         assert found.group == ("Süd", "north", "x")
@@ -249,10 +243,8 @@ def test_images_take_one_group_each_and_pixels_their_own():
     scores = rng.normal(size=(6, 5, 5))
     correct = rng.random(scores.shape) < 0.8
     groups = np.array([3, 1, 3, 1, 3, 3])
-    by_row = kc.selection.choose_group_thresholds(
-        scores, correct, groups, coverage=0.5
-    )
-    by_pixel = kc.selection.choose_group_thresholds(
+    by_row = kc.choose_threshold(scores, correct, groups, coverage=0.5)
+    by_pixel = kc.choose_threshold(
         scores, correct, np.tile(groups[:, None, None], (1, 5, 5)), coverage=0.5
     )
     assert by_row == by_pixel
@@ -260,7 +252,7 @@ def test_images_take_one_group_each_and_pixels_their_own():
 
 
 def test_a_group_without_weight_is_no_group_and_a_bad_one_is_rejected():
-    found = kc.selection.choose_group_thresholds(
+    found = kc.choose_threshold(
         [3.0, 2.0, 1.0, 0.0],
         [1, 1, 0, 1],
         [7, 7, 8, 9],
@@ -316,14 +308,10 @@ BAD_GROUPS = (
 def test_bad_groups_are_refused():
     for groups, error, message in BAD_GROUPS:
         with pytest.raises(error, match=message):
-            kc.selection.choose_group_thresholds(
-                [3.0, 2.0, 1.0], [1, 1, 0], groups, risk=0.1
-            )
+            kc.choose_threshold([3.0, 2.0, 1.0], [1, 1, 0], groups, risk=0.1)
         with pytest.raises(error, match=message):
             kc.SelectiveClassifier().fit(
                 [0, 1, 1], np.eye(3)[:, :2], risk=0.6, groups=groups
             )
     with pytest.raises(ValueError, match="below that of every threshold of"):
-        kc.selection.choose_group_thresholds(
-            [2.0, 1.0], [0, 0], [0, 1], risk=0.1
-        )
+        kc.choose_threshold([2.0, 1.0], [0, 0], [0, 1], risk=0.1)

@@ -40,7 +40,7 @@ POPULATIONS = {
 # Choosers by scores, correctness, groups and delta.
 INFINITE = {
     "ltt": lambda s, y, g, d: kc.choose_threshold(s, y, risk=0.05, delta=d),
-    "groups": lambda s, y, g, d: kc.selection.choose_group_thresholds(
+    "groups": lambda s, y, g, d: kc.choose_threshold(
         s, y, g, risk=0.05, delta=d
     ),
     "mixtures": lambda s, y, g, d: kc.selection.choose_threshold_for_mixtures(

@@ -45,7 +45,7 @@ def test_a_bad_group_is_accepted_as_often_as_its_part_of_delta_allows(
     def accepts(num_wrong):
         correct = np.ones(len(group))
         correct[:num_wrong] = 0.0
-        chosen = kc.selection.choose_group_thresholds(
+        chosen = kc.choose_threshold(
             np.ones(len(group)), correct, group, risk=RISK, delta=delta
         )
         bad, *good = np.less(chosen.threshold, np.inf)

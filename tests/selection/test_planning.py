@@ -118,7 +118,8 @@ def test_a_plan_reads_logits_and_records_alike():
     scores, correct = records(1000, rng)
     log_odds = np.log(scores) - np.log1p(-scores)
     logits = np.stack([log_odds, np.zeros(1000)], axis=1)
-    of_logits = kc.plan(pilot=(1 - correct, logits), **options)
+    p = kc.Predictions(1 - correct, logits, from_logits=True)
+    of_logits = kc.plan(pilot=p, **options)
     predicted_first = log_odds > 0
     right = np.where(predicted_first, correct, ~correct)
     pilot = (np.abs(log_odds), right)

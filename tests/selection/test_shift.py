@@ -20,13 +20,13 @@ from keras_calib.formulas.shifted_risk import (
 )
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.selection.claims import starts_at
-from keras_calib.selection.ladder import (
-    counts_at,
+from keras_calib.selection.ladder import counts_at
+from keras_calib.selection.shift import (
+    MixtureTarget,
+    PriorTarget,
     fixed_thresholds,
     tenth_of,
 )
-from keras_calib.selection.mixtures import MixtureTarget
-from keras_calib.selection.prior import PriorTarget
 
 RISK, DELTA = 0.05, 0.05
 N = np.arange(2000)
@@ -148,7 +148,7 @@ def test_one_bad_group_is_rarely_certified():
         rates = np.array([0.0505, 0.0, 0.01])
         correct = rng.random(1200) >= rates[groups]
         target = MixtureTarget(RISK, DELTA, seed)
-        counts = target.counts(
+        test = target.test(
             Outcomes(
                 rng.normal(size=1200),
                 correct,
@@ -156,7 +156,7 @@ def test_one_bad_group_is_rarely_certified():
                 names=(0, 1, 2),
             )
         )
-        false += target.certified(counts, RISK).any()
+        false += test.certified(RISK).any()
     assert false <= 200 * 0.05 + 3 * math.sqrt(200 * 0.05 * 0.95)
 
 
@@ -277,7 +277,7 @@ def test_a_selector_takes_the_threshold_of_its_records():
         copy = kc.SelectiveClassifier.from_config(one.get_config())
         assert copy.chosen == one.chosen
         assert copy.threshold == np.float32(one.chosen.threshold)
-        assert len(one.table().risk) > 1
+        assert len(one.chosen.table().risk) > 1
     with pytest.warns(RuntimeWarning, match="corrects to another prior"):
         selector.fit(labels, logits, target_prior=[0.2, 0.4, 0.4], **OPTIONS)
 

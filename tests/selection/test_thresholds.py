@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from cases import array
+from scipy.special import expit
 from selection_data import noisy
 
 import keras_calib as kc
@@ -207,7 +208,7 @@ def test_a_threshold_in_log_odds_says_the_same_cut_as_a_confidence():
 def test_the_table_lists_every_threshold():
     labels, logits = noisy()
     selector = kc.SelectiveClassifier().fit(labels, logits, risk=0.05)
-    table = selector.table()
+    table = selector.chosen.table()
     curve = kc.functional.risk_coverage_curve(labels, logits, from_logits=True)
     np.testing.assert_allclose(table.coverage, curve.coverage, rtol=1e-12)
     np.testing.assert_allclose(table.risk, curve.risk, rtol=1e-12)
@@ -228,10 +229,34 @@ def test_the_table_marks_what_is_certified():
     labels, logits = noisy(n=3000)
     selector = kc.SelectiveClassifier()
     selector.fit(labels, logits, risk=0.03, delta=0.1)
-    table = selector.table()
+    table = selector.chosen.table()
     last = np.flatnonzero(table.certified)[-1]
     assert table.threshold[last] == selector.threshold
     assert np.all(table.upper_bound[table.certified] <= 0.03)
     weight = 1.0 + np.arange(3000) % 2
     selector.fit(labels, logits, risk=0.03, sample_weight=weight)
-    assert np.isnan(selector.table().upper_bound).all()
+    assert np.isnan(selector.chosen.table().upper_bound).all()
+
+
+def test_a_choice_says_that_its_threshold_is_in_log_odds():
+    labels, logits = noisy(n=300)
+    p = kc.Predictions(labels, logits, from_logits=True)
+    groups = np.arange(300) % 2
+    choose = kc.selection
+    for chosen in (
+        kc.choose_threshold(p, risk=0.03),
+        choose.choose_threshold_for_mixtures(
+            p, None, groups, risk=0.5, delta=0.1
+        ),
+        choose.choose_threshold_for_prior(
+            p,
+            target_prior=np.full(p.num_classes, 1 / p.num_classes),
+            risk=0.5,
+            delta=0.1,
+        ),
+        choose.control_risks(p, limits={"risk": 0.5}),
+    ):
+        assert "in log-odds (confidence" in repr(chosen)
+        assert chosen.confidence == expit(chosen.threshold)
+    of_confidence = kc.Predictions(labels, p.probs, from_logits=False)
+    assert kc.choose_threshold(of_confidence, risk=0.3).confidence is None

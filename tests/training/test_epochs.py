@@ -264,30 +264,3 @@ def test_pruning_drops_the_least_confident_and_trains_as_without_them():
         model.trainable_variables, plain.trainable_variables, strict=True
     ):
         np.testing.assert_allclose(array(v), array(w), atol=1e-6)
-
-
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="data sets of TensorFlow")
-def test_kept_examples_are_read_anew_in_each_epoch():
-    import tensorflow as tf
-
-    x, y, _, _ = data_of("pruning", COUNT)
-    model = dense(
-        kc.ConfidencePruningModel, num_samples=COUNT, fraction=0.5, every=1
-    )
-    model.compile("sgd", loss=CROSS_ENTROPY, **EAGER)
-    examples = tf.data.Dataset.from_tensor_slices((x, y))
-    kept = model.kept_examples(examples)
-    assert len(list(kept)) == COUNT
-    fitted = model.fit(
-        examples.batch(32), epochs=1, validation_data=None, verbose=0
-    )
-    assert len(fitted.epoch) == 1
-    shown = {int(y["index"]) for _, y in kept}
-    before = set(shown)
-    model.keeps.assign(np.arange(COUNT) < 5)
-    assert {int(y["index"]) for _, y in kept} == set(range(5))
-    model.keeps.assign(np.isin(np.arange(COUNT), list(before)))
-    assert shown == set(np.flatnonzero(model.kept()))
-    assert len(shown) == 48
-    with pytest.raises(ValueError, match="must have an index"):
-        model.kept_examples(tf.data.Dataset.range(3))

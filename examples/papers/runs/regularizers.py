@@ -31,4 +31,5 @@ def training_inactive_share(model, batches, seed):
             condition=model.condition,
         )
         labels = with_penalty_mask(labels, logits, hinge > 0)
-    return keras_calib.losses.inactive_share(model.loss, labels, logits)
+    found = keras_calib.losses.regularizer_histogram(model.loss, labels, logits)
+    return found.inactive_share

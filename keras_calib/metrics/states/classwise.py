@@ -277,7 +277,7 @@ def _class_probabilities(records: Outcomes, num_classes: int) -> Any:
 def _check_classes(rows: Batch, num_classes: int) -> None:
     if rows.outputs.shape[-1] != num_classes:
         raise value_error(
-            "`y_pred` must have `num_classes` classes",
+            "`num_classes` must be the number of classes of the predictions",
             num_classes=num_classes,
             classes=rows.outputs.shape[-1],
         )

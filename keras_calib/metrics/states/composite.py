@@ -8,7 +8,11 @@ import numpy as np
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.cumulative import CumulativeCurve
 from keras_calib.formulas.intervals import Moments
-from keras_calib.formulas.risk_coverage import RankedGroups, RiskCoveragePoints
+from keras_calib.formulas.risk_coverage import (
+    RankedGroups,
+    RiskCoveragePoints,
+    curve_of_groups,
+)
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.metrics.states.cells import differences_of_cells
 from keras_calib.metrics.states.classwise import ClassForecastSummary
@@ -30,10 +34,13 @@ class CompositeSummary:
     def __init__(self, **parts: Any):
         self.parts = parts
         forms = [getattr(part, "on_host", None) for part in parts.values()]
-        self._votes = False
         # The one that suits all of them.
         order = (None, "tensors", "arrays", "records")
         self.on_host = min(forms, key=order.index)
+        self.takes_columns = all(
+            getattr(part, "takes_columns", False) for part in parts.values()
+        )
+        self._votes = False
 
     @property
     def votes(self) -> bool:
@@ -55,12 +62,6 @@ class CompositeSummary:
     def _ends(self) -> list[int]:
         sizes = [part.shape[-1] for part in self.parts.values()]
         return np.cumsum(sizes).tolist()
-
-    @property
-    def takes_columns(self) -> bool:
-        """Whether all parts take entries of columns."""
-        parts = self.parts.values()
-        return all(getattr(part, "takes_columns", False) for part in parts)
 
     def update(self, records: Outcomes, columns: int | None = None) -> Any:
         """Limbs of all parts, of one batch."""
@@ -145,14 +146,9 @@ class Readings:
 
     @property
     def curve(self) -> RiskCoveragePoints:
-        """Curve through the ends of the groups that are not empty."""
-        filled = self.groups.mass > 0
-        mass, wrong, before, wrong_before = (x[filled] for x in self.groups[:4])
-        through = before + mass
-        return RiskCoveragePoints(
-            coverage=through / through[-1:],
-            risk=(wrong_before + wrong) / through,
-            threshold=np.flip(self.histogram.lower_score())[filled],
+        """Curve through the ends of the cells that are not empty."""
+        return curve_of_groups(
+            self.groups, np.flip(self.histogram.lower_score())
         )
 
     @property

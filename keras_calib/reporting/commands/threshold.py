@@ -126,7 +126,7 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
     from keras_calib.exporting.statement import write_statement
     from keras_calib.reporting.commands.answer_log import labelled_answers
     from keras_calib.reporting.commands.repeated_samples import check_ids_apart
-    from keras_calib.selection.ladder import read_outcomes
+    from keras_calib.selection.ladder import counted
     from keras_calib.selection.thresholds import ErrorTarget
 
     with blamed(f"--log={given.log}"):
@@ -151,8 +151,7 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
     delta = None if given.risk is None else given.delta
     with blamed(f"--log={given.log}"):
         target = ErrorTarget(given.risk, given.coverage, delta).check()
-        groups = {"group": log.group, "names": log.names}
-        chosen = target.choose(read_outcomes(score, log.correct, **groups))
+        chosen = target.choose(counted(log._replace(score=score)))
     told = answer_statement(
         chosen,
         log,

@@ -105,47 +105,16 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
 
 def _records(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     """What the kind of certificate needs, from the file."""
-    import numpy as np
-
     from keras_calib.backend.files import path_of
     from keras_calib.exporting.statement import read_statement, statement_path
+    from keras_calib.exporting.statement_check import records_of_file
     from keras_calib.predictions.tables import Table
 
     facts = read_statement(statement_path(path_of(given.path)))
     if facts["artefact"] is None:
         return _answers(facts, given, progress)
-    kind = facts["kind"]
     file = Table(given.data, given.separator, given.decimal)
-    name, of_score = given.score or given.confidence, "scores"
-    if given.confidence is not None:
-        of_score = "confidence"
-    elif name is None:
-        name = "score"
-        if "score" not in file.names and "confidence" in file.names:
-            name, of_score = "confidence", "confidence"
-    wanted = {of_score: name, "correct": given.correct or "correct"}
-    if kind == "groups" or given.groups is not None:
-        wanted["groups"] = given.groups or "group"
-    if kind == "costs" or given.cost is not None:
-        wanted["cost"] = given.cost or "cost"
-    absent = [x for x in wanted.values() if x not in file.names]
-    if absent:
-        raise ValueError(
-            f"{given.data} must have the columns "
-            f"{' and '.join(wanted.values())}. "
-            f"Received: {', '.join(file.names[:20])}"
-        )
-    numbers = [x for argument, x in wanted.items() if argument != "groups"]
-    texts = [x for x in wanted.values() if x not in numbers]
-    parts = [*file.parts(texts, numbers)]
-    if not parts:
-        raise ValueError(f"{given.data} must have records, not names alone")
-    return _arguments(
-        {
-            argument: np.concatenate([np.atleast_1d(x[column]) for x in parts])
-            for argument, column in wanted.items()
-        }
-    )
+    return records_of_file(facts, file, vars(given))
 
 
 def _answers(
@@ -154,6 +123,7 @@ def _answers(
     """The answers of a log, as they were when their threshold was chosen."""
     import numpy as np
 
+    from keras_calib.predictions.predictions import Predictions
     from keras_calib.reporting.commands.answer_log import labelled_answers
 
     column = facts["score"]["name"]
@@ -166,20 +136,13 @@ def _answers(
     if column == "confidence":
         names[column] = given.confidence or column
     log, _ = labelled_answers(given.data, names, progress, column != "score")
-    found = {"scores" if column == "score" else column: log.score}
+    found: dict[str, Any] = {"scores": log.score, "correct": log.correct}
+    if column == "confidence":
+        right = found.pop("correct")
+        found["scores"] = Predictions(confidence=log.score, correct=right)
     if log.names:
         found["groups"] = np.array(log.names)[log.group]
-    return _arguments({**found, "correct": log.correct})
-
-
-def _arguments(columns: dict[str, Any]) -> dict[str, Any]:
-    """What `check_certificate` takes; a log of confidences as such."""
-    from keras_calib.predictions.predictions import Predictions
-
-    if "confidence" in columns:
-        log = {x: columns.pop(x) for x in ("correct", "confidence")}
-        columns["scores"] = Predictions(**log)
-    return columns
+    return found
 
 
 COMMAND = Command(_DESCRIPTION, _EXAMPLES, _WORDS, {"": _OPTIONS}, _check, _run)

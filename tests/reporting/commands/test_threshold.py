@@ -162,7 +162,7 @@ def test_groups_have_thresholds_of_their_own(tmp_path, capsys):
     out = tmp_path / "threshold.json"
     given = f"--log={log}", "--risk=0.3", "--groups=task", f"--out={out}"
     assert run(*given) == 0
-    expected = kc.selection.choose_group_thresholds(
+    expected = kc.choose_threshold(
         confidence, correct, tasks, risk=0.3, delta=0.05
     )
     groups = json.loads(out.read_text())["selection"]["groups"]

@@ -1,16 +1,22 @@
-"""Thresholds that keep their guarantee at another prior of the classes.
+"""Thresholds that keep their guarantee on data of other shares.
 
-Derivation: docs/derivations.md, 'Other priors and mixtures'.
+A known prior of the classes, or any mixture of the groups. Samples that are not
+draws of one population must not choose the thresholds that they test: a random
+tenth fixes them.
+Derivation: docs/derivations.md, 'Other priors and mixtures' and
+'Families of claims'.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import binom
 
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.formulas.intervals import binomial_p_value
 from keras_calib.formulas.prior import read_prior
 from keras_calib.formulas.shifted_risk import (
     class_weights,
@@ -20,7 +26,7 @@ from keras_calib.formulas.shifted_risk import (
 )
 from keras_calib.inputs.checks import check_in, check_integer, generator
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import as_array, safe_divide
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.selection.choice import Choice, choose
 from keras_calib.selection.claims import (
@@ -32,15 +38,14 @@ from keras_calib.selection.claims import (
 from keras_calib.selection.families import alone, errors_alone
 from keras_calib.selection.ladder import (
     counts_at,
-    drawn_of_each,
-    fixed_thresholds,
+    in_log_odds,
     of_grid,
     of_scores,
     read_outcomes,
-    tenth_of,
-    tenth_sizes,
 )
 
+# Share of the samples that fixes thresholds, and most thresholds.
+_SHARE, _MOST = 0.1, 256
 _METHODS = "subsampling", "betting"
 # Part of delta for draws that the rows of a class do not fill.
 _UNFILLED = 0.05
@@ -56,6 +61,8 @@ class _Test(NamedTuple):
     certified: Callable[[float], np.ndarray]
     num_tested: int
     method: str
+    # By threshold and group, of mixtures.
+    p_values: Any = None
 
 
 class PriorTarget(NamedTuple):
@@ -304,7 +311,8 @@ def choose_threshold_for_prior(
     elif labels is None:
         labels = scores.class_ids
     classes = read_classes(labels, scores.shape, len(target.prior))
-    return target.choose(read_outcomes(scores, correct, None, delta, classes))
+    outcomes = read_outcomes(scores, correct, None, delta, classes=classes)
+    return target.choose(outcomes, in_log_odds(scores))
 
 
 def read_classes(labels: Any, shape: tuple, num_classes: int) -> np.ndarray:
@@ -326,3 +334,218 @@ def read_classes(labels: Any, shape: tuple, num_classes: int) -> np.ndarray:
             num_classes=num_classes,
         )
     return found.astype("int64")
+
+
+class MixtureTarget(NamedTuple):
+    """Target of a threshold: a guaranteed risk in each of the groups."""
+
+    risk: float
+    delta: float
+    seed: int = 0
+
+    def check(self) -> "MixtureTarget":
+        """Returns self; raises ValueError for values that are not allowed."""
+        check_risk_and_delta(self.risk, self.delta)
+        check_integer("seed", self.seed, 0)
+        return MixtureTarget(
+            float(self.risk), float(self.delta), int(self.seed)
+        )
+
+    def choose(self, outcomes: Outcomes, log_odds: bool = False) -> Choice:
+        """The best threshold; ValueError if none is certified."""
+        names, number = outcomes.names, len(outcomes.names)
+        test = self.test(outcomes)
+
+        def refusal() -> dict[str, Any]:
+            p_value = test.p_values(self.risk)
+            best = np.argmin(p_value.max(axis=1))
+            return {
+                "where": " in all groups",
+                "advice": (
+                    "take more data; or drop `one_threshold` for one "
+                    "threshold in each group"
+                ),
+                "hardest group": names[int(np.argmax(p_value[best]))],
+            }
+
+        chosen = choose(
+            # Samples count, with a weight of 1.
+            of_grid(outcomes._replace(weight=None), test.threshold),
+            test.certified,
+            self.risk,
+            self.delta,
+            log_odds=log_odds,
+            refusal=refusal,
+            kind="mixtures",
+            method=test.method,
+            group=names,
+        )
+        cut = np.array([chosen.threshold])
+        at = outcomes.score, outcomes.group, number, cut
+        every, lost = counts_at(*at)[0], counts_at(*at, outcomes.loss)[0]
+        sizes = np.bincount(outcomes.group, minlength=number)
+        coverage, risk = every / sizes, lost / every
+        return replace(
+            chosen,
+            group_samples=tuple(sizes.tolist()),
+            group_coverage=tuple(coverage.tolist()),
+            group_risk=tuple(risk.tolist()),
+            facts={
+                "worst_group": names[int(np.argmax(risk))],
+                "worst_risk": float(risk.max()),
+                "worst_coverage": float(coverage.min()),
+            },
+        )
+
+    def test(self, outcomes: Outcomes) -> _Test:
+        """The test of all groups, each at `delta`.
+
+        A mixture's risk is a weighted mean of the groups' risks, so the worst
+        group counts.
+        """
+        number = len(outcomes.names)
+        sizes = np.bincount(outcomes.group, minlength=number)
+        self._check_sizes(sizes, outcomes.names)
+        tenth = tenth_of(outcomes.group, self.seed)
+        first, rest = outcomes.part(tenth), outcomes.part(~tenth)
+        threshold, coverage = fixed_thresholds(first)
+        cells = rest.score, rest.group, number, threshold
+        accepted, wrong = counts_at(*cells), counts_at(*cells, rest.loss)
+        # What the tenth leads to expect.
+        guess = counts_at(first.score, first.group, number, threshold)
+        share = np.where(
+            guess[-1] > 0, safe_divide(guess, guess[-1]), coverage[:, None]
+        )
+        expected = (share * accepted[-1]).min(axis=1)
+
+        def p_values(risk: float) -> np.ndarray:
+            # Without accepted samples nothing is known of a group.
+            return binomial_p_value(wrong, accepted, risk)
+
+        def certified(risk: float) -> np.ndarray:
+            starts = starts_at(
+                expected, coverage, lambda x: first_rank(risk, x), self.delta
+            )
+            claim = Claim(p_values(risk).max(axis=1), *starts)
+            return alone(claim, len(threshold))
+
+        size = len(rest.score)
+        return _Test(threshold, certified, size, "binomial", p_values)
+
+    def _check_sizes(self, sizes: np.ndarray, names: tuple) -> None:
+        """Raises ValueError for a group that nothing could certify."""
+        fewest = first_rank(self.risk, self.delta)
+        rest = sizes - tenth_sizes(sizes)
+        small = np.flatnonzero(rest < fewest)
+        if not len(small):
+            return
+        least = small[np.argmin(sizes[small])]
+        needed = fewest
+        while needed - tenth_sizes(needed) < fewest:
+            needed += 1
+        raise value_error(
+            f"`groups` must each have at least {needed} samples to certify "
+            "this `risk`, even if all are correct: take more data, join "
+            "groups, or ask for a larger `risk` or `delta`",
+            risk=self.risk,
+            delta=self.delta,
+            group=names[least],
+            samples=int(sizes[least]),
+            **{"groups with too few": len(small)},
+        )
+
+
+def choose_threshold_for_mixtures(
+    scores: Any,
+    correct: Any = None,
+    groups: Any = None,
+    *,
+    risk: float,
+    delta: float,
+    seed: int = 0,
+) -> Choice:
+    """One threshold for all groups, guaranteed for every mixture of them.
+
+    Use it when the shares of the groups in use are unknown or change: regions,
+    devices, customers. With it,
+
+    P(any mixture of the groups has a true risk above `risk`) <= `delta`
+
+    The risk of a mixture is a weighted mean of the groups' risks, so this is a
+    guarantee for the worst group. The threshold is the same for all, and needs
+    no group when served.
+
+    Args:
+        scores, correct: `(n,)`, as in `choose_threshold`.
+        groups: Group of each sample `(n,)`, integers or strings, or the name
+            of a group of the `Predictions`.
+        risk: Largest allowed share of errors among the accepted, in (0, 1).
+        delta: Probability that the guarantee may fail, in (0, 1). It needs
+            samples that are independent within each group and chose nothing
+            else. Groups do not share it.
+        seed: Seed of the random tenth that fixes the thresholds, >= 0.
+
+    Returns:
+        A `Choice`.
+
+    Raises:
+        ValueError: If no threshold can be certified, a group has too few
+            samples, or values are out of range.
+        TypeError: If groups are neither integers nor strings.
+
+    Example:
+
+    >>> n = np.arange(400)
+    >>> groups = np.where(n % 2, "north", "south")
+    >>> chosen = choose_threshold_for_mixtures(
+    ...     -n, n < 390, groups, risk=0.1, delta=0.05)
+    >>> chosen.coverage, chosen.facts["worst_group"]
+    (1.0, 'north')
+
+    Reference:
+        Berger, Multiparameter Hypothesis Testing and Acceptance Sampling,
+        Technometrics 24, 1982,
+        https://doi.org/10.1080/00401706.1982.10487790
+    """
+    target = MixtureTarget(risk, delta, seed).check()
+    outcomes = read_outcomes(scores, correct, None, delta, groups=groups)
+    return target.choose(outcomes, in_log_odds(scores))
+
+
+def fixed_thresholds(outcomes: Outcomes) -> tuple[np.ndarray, np.ndarray]:
+    """Thresholds between scores, at most 256, and the coverage of each.
+
+    They are even in coverage, strictest first; the last accepts all.
+    """
+    found = of_scores(outcomes)
+    wanted = np.arange(1, _MOST + 1) / _MOST - 1e-9
+    places = np.searchsorted(found.coverage, wanted)
+    places = np.unique(np.minimum(places, len(found.threshold) - 1))
+    accepted = found.accepted[places]
+    return found.threshold[places], safe_divide(accepted, accepted[-1])
+
+
+def tenth_of(kind: np.ndarray, seed: int) -> np.ndarray:
+    """Mask of a random tenth of each kind (class or group) `(n,)`, >= 1 row."""
+    wanted = tenth_sizes(np.bincount(kind))
+    if not wanted.any():
+        wanted[kind.min()] = 1
+    return drawn_of_each(kind, wanted, generator(seed))
+
+
+def drawn_of_each(
+    kind: np.ndarray, wanted: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Mask `(n,)` of so many random rows of each kind."""
+    order = rng.permutation(len(kind))
+    order = order[np.argsort(kind[order], kind="stable")]
+    sizes = np.bincount(kind)
+    place = np.arange(len(kind)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    mask = np.zeros(len(kind), bool)
+    mask[order] = place < wanted[kind[order]]
+    return mask
+
+
+def tenth_sizes(sizes: Any) -> np.ndarray:
+    """How many of so many samples fix the thresholds."""
+    return np.rint(_SHARE * np.asarray(sizes)).astype(int)
