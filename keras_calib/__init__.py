@@ -165,9 +165,5 @@ if not TYPE_CHECKING:
         *("exporting", "functional", "labels", "losses", "metrics"),
         *("monitoring", "plots", "predictions", "reporting", "selection"),
         *("text", "training"),
-        of_records=(
-            *("exporting", "monitoring", "predictions"),
-            *("reporting", "selection"),
-        ),
         extras={"beam": "apache_beam", "sklearn": "sklearn"},
     ).hooks()

@@ -289,7 +289,7 @@ class CalibrationCombineFn(beam.CombineFn):
     def _usable(
         self, truth: np.ndarray, outputs: np.ndarray, weight: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, int]:
-        """Truth with shares of votes, a mask of rows, and how many are invalid."""
+        """Truth, with shares of votes; a mask of rows; how many are invalid."""
         is_logits = self.from_logits and not self.top1
         usable = usable_outputs(outputs, is_logits)
         if self.votes and not self.top1:
@@ -318,7 +318,8 @@ class CalibrationCombineFn(beam.CombineFn):
         weight: np.ndarray,
     ) -> None:
         """Adds valid rows to the sums."""
-        summary, flags = self._summary, accumulator.flags
+        summary: Any = self._summary
+        flags = accumulator.flags
         weight = weight.astype("float32")
         flags[1] += (weight != np.floor(weight)).any()
         flags[2] += self.top1

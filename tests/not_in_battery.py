@@ -13,8 +13,10 @@ _MAPS = "takes logits of images alone: tests/calibrators/test_local.py"
 _MODEL = "takes a model, whose outputs come by way of what is called here"
 _RESULT = "holds results"
 _SHAPE = "takes arrays of its own shape: tests/laws/test_shaped_battery.py"
+# Without groups it takes predictions.
+_OF_SHAPE = {name.partition(",")[0] for name in SHAPED} - {"choose_threshold"}
 NO_PREDICTIONS = {
-    **dict.fromkeys({name.partition(",")[0] for name in SHAPED}, _SHAPE),
+    **dict.fromkeys(_OF_SHAPE, _SHAPE),
     "LocalTemperatureScaling": _MAPS,
     "get": "makes a metric, which is given predictions",
     **dict.fromkeys(

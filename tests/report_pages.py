@@ -10,7 +10,7 @@ from told import taking
 import keras_calib as kc
 from keras_calib.formulas import bootstrap
 from keras_calib.plots.display import Display
-from keras_calib.reporting import entry_points
+from keras_calib.reporting import html
 
 
 class Page(HTMLParser):
@@ -47,8 +47,8 @@ def results_alone(monkeypatch):
     Tests of intervals draw all replicates.
     """
     few_replicates(monkeypatch)
-    monkeypatch.setattr(entry_points, "template", lambda: None)
-    monkeypatch.setattr(entry_points, "page_of", lambda *_, **__: "")
+    monkeypatch.setattr(html, "template", lambda: None)
+    monkeypatch.setattr(html, "page_of", lambda *_, **__: "")
 
 
 def few_replicates(monkeypatch):

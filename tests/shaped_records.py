@@ -50,8 +50,11 @@ RECORDS = {
         {"labels": _IDS, "probs": _SURE, "groups": _NAMES},
         _NAMES_FINE,
     ),
-    "choose_group_thresholds": Shaped(
-        lambda **arrays: kc.choose_threshold(**arrays, coverage=0.5),
+    "choose_threshold, by group": Shaped(
+        # None is one threshold for all.
+        lambda groups, **arrays: kc.choose_threshold(
+            **arrays, groups=() if groups is None else groups, coverage=0.5
+        ),
         {
             "scores": _SCORES,
             "correct": _CORRECT,

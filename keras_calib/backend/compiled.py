@@ -5,7 +5,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from keras_calib.backend.late import keras_module
+import numpy as np
+
+from keras_calib.backend.late import jax, keras_module, torch
+from keras_calib.backend.late import tensorflow as tf
 
 backend = keras_module("keras.backend")
 ops = keras_module("keras.ops")
@@ -23,8 +26,6 @@ def exact_products(function: Callable) -> Callable:
     def exact(*args: Any, **kwargs: Any) -> Any:
         if backend.backend() != "jax":
             return function(*args, **kwargs)
-        import jax
-
         with jax.default_matmul_precision("highest"):
             return function(*args, **kwargs)
 
@@ -35,8 +36,6 @@ def sums_of_segments(values: Any, keys: Any, num_keys: int) -> Any:
     """Sums `(num_keys,)` of integers over each key, which is < `num_keys`."""
     if not _has_bincount():
         return ops.segment_sum(values, keys, num_segments=num_keys)
-    import tensorflow as tf
-
     # Several times as fast in a graph, and no slower under XLA.
     return tf.raw_ops.Bincount(arr=keys, size=num_keys, weights=values)
 
@@ -51,8 +50,6 @@ def float_sums_of_segments(values: Any, keys: Any, num_keys: Any) -> Any:
         sums = values.new_zeros((int(num_keys),))
         return sums.index_add(0, keys, values)
     if _has_bincount():
-        import tensorflow as tf
-
         # Twenty times as fast in a graph. It has no gradient.
         return tf.raw_ops.Bincount(arr=keys, size=num_keys, weights=values)
     return ops.segment_sum(values, keys, num_segments=num_keys)
@@ -63,8 +60,6 @@ def subtract_at(x: Any, ids: Any, amount: Any) -> Any:
     places = ops.expand_dims(ids, -1)
     if backend.backend() == "torch":
         # Its one-hot rows are integers of 64 bits first.
-        import torch
-
         amount = torch.as_tensor(amount, dtype=x.dtype, device=x.device)
         amount = amount.expand(places.shape)
         return x.scatter_add(-1, places.long(), -amount)
@@ -75,10 +70,12 @@ def subtract_at(x: Any, ids: Any, amount: Any) -> Any:
 
 
 def take_at(x: Any, ids: Any) -> Any:
-    """The entries `(...)` of rows `(..., n)` at the place `(...)` of each."""
+    """Entries `(...)` of rows `(..., n)` at places `(...)` (array-agnostic)."""
+    if isinstance(x, np.ndarray):
+        # Of two axes, as it makes places of all others.
+        flat, places = x.reshape(-1, x.shape[-1]), ids.reshape(-1, 1)
+        return np.take_along_axis(flat, places, axis=-1).reshape(ids.shape)
     if backend.backend() == "tensorflow":
-        import tensorflow as tf
-
         # One operation; those of Keras take twenty times as long, eagerly.
         ids = ops.cast(ids, "int32")
         return tf.gather(x, ids, axis=-1, batch_dims=len(ids.shape))
@@ -89,11 +86,8 @@ def take_at(x: Any, ids: Any) -> Any:
 @functools.cache
 def _has_bincount() -> bool:
     """Whether TensorFlow counts by the kernel that it made for CPUs."""
-    if backend.backend() != "tensorflow":
-        return False
-    import tensorflow as tf
-
-    return not tf.config.list_logical_devices("GPU")
+    is_tensorflow = backend.backend() == "tensorflow"
+    return is_tensorflow and not tf.config.list_logical_devices("GPU")
 
 
 def read_later(
@@ -110,13 +104,9 @@ def read_later(
     here, and with several processes.
     """
     if backend.backend() == "jax":
-        import jax
-
         if jax.process_count() > 1:
             return None
     elif backend.backend() == "tensorflow":
-        import tensorflow as tf
-
         strategy = tf.distribute.get_strategy()
         local = tf.distribute.MirroredStrategy | tf.distribute.OneDeviceStrategy
         if tf.distribute.has_strategy() and not isinstance(strategy, local):
@@ -163,8 +153,6 @@ def _class_of(owner: Any, name: str, read: Callable) -> type:
             return read(owner, name, self.get("state")).items()
 
     if backend.backend() == "jax":
-        import jax
-
         jax.tree_util.register_pytree_node(
             ReadLater,
             lambda made: ((made["state"],), None),
@@ -174,11 +162,8 @@ def _class_of(owner: Any, name: str, read: Callable) -> type:
 
 
 def _is_tracing() -> bool:
-    if backend.backend() != "tensorflow":
-        return False
-    import tensorflow as tf
-
-    return not tf.executing_eagerly()
+    """Whether TensorFlow traces a graph."""
+    return backend.backend() == "tensorflow" and not tf.executing_eagerly()
 
 
 def without_autograph(thing: Any) -> Any:
@@ -202,7 +187,6 @@ def compiled_by_xla(fn: Callable) -> Callable:
     """
     if backend.backend() != "tensorflow":
         return fn
-    import tensorflow as tf
 
     @tf.function(jit_compile=True, autograph=False)
     def values(labels, logits, options):
@@ -234,11 +218,7 @@ def run_by_xla(fn: Callable, *arguments: Any, only_if: bool = True) -> Any:
     It has no gradient. Outside of a graph, on other backends, and if `only_if`
     is False, it is a call.
     """
-    if backend.backend() != "tensorflow" or not only_if:
-        return fn(*arguments)
-    import tensorflow as tf
-
-    if tf.executing_eagerly():
+    if not only_if or not _is_tracing():
         return fn(*arguments)
     # Made anew for each graph, which keeps it.
     return tf.function(fn, jit_compile=True, autograph=False)(*arguments)

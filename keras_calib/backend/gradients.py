@@ -8,25 +8,21 @@ from typing import Any
 from keras import backend, ops
 
 from keras_calib.backend.compiled import run_by_xla
+from keras_calib.backend.late import jax, torch
+from keras_calib.backend.late import tensorflow as tf
 
 
 def value_and_grad(fn: Callable, x: Any) -> tuple[Any, Any]:
     """Value and gradient of a scalar function at a float tensor."""
     x = ops.convert_to_tensor(x)
     if backend.backend() == "tensorflow":
-        import tensorflow as tf
-
         with tf.GradientTape() as tape:
             tape.watch(x)
             value = fn(x)
         return value, tape.gradient(value, x)
     if backend.backend() == "jax":
-        import jax
-
         return jax.value_and_grad(fn)(x)
     if backend.backend() == "torch":
-        import torch
-
         x = x.detach().requires_grad_(True)
         value = fn(x)
         (gradient,) = torch.autograd.grad(value, x)
@@ -71,7 +67,6 @@ def with_gradient(forward: Callable, logits: Any) -> Any:
 
 def _with_jvp(forward: Callable, logits: Any) -> Any:
     """`with_gradient` by a rule that JAX uses forwards and backwards."""
-    import jax
 
     @jax.custom_jvp
     def run(logits):
@@ -89,7 +84,6 @@ def _with_jvp(forward: Callable, logits: Any) -> Any:
 @functools.cache
 def _torch_function() -> Any:
     """`with_gradient` for torch, with derivatives of the gradient."""
-    import torch
 
     class ClosedForm(torch.autograd.Function):
         @staticmethod
@@ -133,8 +127,6 @@ def is_wide(logits: Any) -> bool:
     if None not in shape and math.prod(shape) < _MANY:
         return False
     if backend.backend() == "jax":
-        import jax
-
         return jax.device_count() == 1
     return backend.backend() in ("tensorflow", "torch")
 
@@ -182,19 +174,14 @@ def add_by_rows(
         return add(total, of_rows(rows, is_new))
 
     if name == "jax":
-        import jax
-
         return jax.lax.fori_loop(0, -(-count // size), step, zero)
-    if name == "tensorflow":
-        import tensorflow as tf
-
-        if not tf.executing_eagerly():
-            return tf.while_loop(
-                lambda i, _: i * size < count,
-                lambda i, total: (i + 1, step(i, total)),
-                (0, zero),
-                parallel_iterations=1,
-            )[1]
+    if name == "tensorflow" and not tf.executing_eagerly():
+        return tf.while_loop(
+            lambda i, _: i * size < count,
+            lambda i, total: (i + 1, step(i, total)),
+            (0, zero),
+            parallel_iterations=1,
+        )[1]
     for i in range(-(-int(count) // int(size))):
         zero = step(i, zero)
     return zero
@@ -203,12 +190,8 @@ def add_by_rows(
 def _rows_at(x: Any, start: Any, size: Any) -> Any:
     name = backend.backend()
     if name == "jax":
-        import jax
-
         return jax.lax.dynamic_slice_in_dim(x, start, size)
     if name == "tensorflow":
-        import tensorflow as tf
-
         # XLA reads no other rows of `x[start:end]` than the first.
         rest = list(x.shape[1:])
         return tf.slice(x, [start, *[0] * len(rest)], [size, *rest])
@@ -232,8 +215,6 @@ def _parts(arrays: tuple, cut: Callable) -> list:
 
 def _of_jax(forward: Callable, logits: Any, beside: tuple) -> Any:
     """By a rule for derivatives forwards, of which JAX makes the others."""
-    import jax
-
     count = logits.shape[0]
     size = -(-count // _BLOCKS)
 
@@ -273,8 +254,6 @@ def _of_jax(forward: Callable, logits: Any, beside: tuple) -> Any:
 
 @functools.cache
 def _torch_by_rows() -> Any:
-    import torch
-
     def loop(fn, arrays, result, width):
         size = max(1, _OF_BLOCK // width)
         for start in range(0, len(result), size):
@@ -308,8 +287,6 @@ def _torch_by_rows() -> Any:
 
 def _of_tensorflow(forward: Callable, logits: Any, beside: tuple) -> Any:
     """A loop as a cluster of XLA, which updates its result in place."""
-    import tensorflow as tf
-
     given = [i for i, x in enumerate(beside) if x is not None]
 
     def loop(fn, like, start, *arrays):

@@ -1,5 +1,6 @@
 """Imports at first use: Keras, which takes seconds, and optional packages."""
 
+import contextlib
 import importlib
 import importlib.abc
 import sys
@@ -49,9 +50,11 @@ class _Late:
         return found
 
 
+jax: Any = _Late("jax")
 tensorflow: Any = _Late("tensorflow", "tensorflow")
 tensorflow_datasets: Any = _Late("tensorflow_datasets", "tfds")
 tensorflow_probability: Any = _Late("tensorflow_probability", "bayes")
+torch: Any = _Late("torch")
 
 
 def keras_module(name: str) -> Any:
@@ -67,10 +70,8 @@ def keras_module(name: str) -> Any:
 def late_names(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a package that imports a name when it is first used.
 
-    Args:
-        package: Name of the package.
-        modules: Modules of the package to the public names of each, separated
-            by spaces.
+    `modules` are those of the package to the public names of each, separated by
+    spaces.
     """
     homes = {
         x: module for module, names in modules.items() for x in names.split()
@@ -102,21 +103,13 @@ class Whole(importlib.abc.MetaPathFinder):
     Args:
         top: Name of the package that holds them.
         *packages: Names of the packages.
-        of_records: Those of them that have names which do without Keras.
         extras: Modules that are imported when they are used, to the packages
             which they need.
     """
 
-    def __init__(
-        self,
-        top: str,
-        *packages: str,
-        of_records: tuple[str, ...],
-        extras: dict[str, str],
-    ):
+    def __init__(self, top: str, *packages: str, extras: dict[str, str]):
         self._top, self._module = top, sys.modules[top]
-        self._packages, self._of_records = packages, of_records
-        self._extras = extras
+        self._packages, self._extras = packages, extras
         # Keras and modules of this package, one for each import that runs.
         self._loading: list[str] = []
         self._is_complete = False
@@ -180,10 +173,12 @@ class Whole(importlib.abc.MetaPathFinder):
         except ImportError:
             if name not in self._module.__all__:
                 raise self._unknown(name) from None
-            for part in self._of_records:
-                package = importlib.import_module(f"{self._top}.{part}")
-                if name in package.__all__:
-                    return getattr(package, name)
+            # Some have names that do without.
+            for part in self._packages:
+                with contextlib.suppress(ImportError):
+                    package = importlib.import_module(f"{self._top}.{part}")
+                    if name in package.__all__:
+                        return getattr(package, name)
             raise
         self.complete()
         if name in vars(self._module):

@@ -9,6 +9,8 @@ import numpy as np
 from keras import backend, ops
 
 from keras_calib.backend.keras_internals import keras_mask, nested_layers
+from keras_calib.backend.late import jax, torch
+from keras_calib.backend.late import tensorflow as tf
 
 
 def preparation(task: Any) -> Callable[[Any], Any] | None:
@@ -35,8 +37,6 @@ def preparation(task: Any) -> Callable[[Any], Any] | None:
 
 
 def _in_graph(function: Callable) -> Callable[[Any], Any]:
-    import tensorflow as tf
-
     def spec(x):
         # Batches and images of any size share one graph.
         sides = [None] * x.shape.rank
@@ -78,13 +78,8 @@ def mask_of_output(
 
     Compiled, it computes no more than the mask needs. A model of layers of
     Keras, none of which makes a mask, is not asked, nor one that had no mask
-    before. No state of the model changes.
-
-    Args:
-        model: A Keras model.
-        output: Name of the output, or None for the only one.
-        chosen: A function from all outputs to this one.
-        inputs: Inputs of a batch.
+    before. No state of the model changes. `chosen` picks the output of this
+    name from all.
     """
     if not isinstance(model, keras.Model):
         return None
@@ -123,19 +118,13 @@ def _reader(reference: Callable[[], Any], chosen: _Reader) -> _Reader:
             return mask_of(reference().predict_step((inputs,)))
 
     if backend.backend() == "torch":
-        import torch
-
         return torch.no_grad()(stateful)
     model = reference()
     if backend.backend() == "tensorflow":
         if model.run_eagerly:
             return stateful
-        import tensorflow as tf
-
         return tf.function(stateful, autograph=False, reduce_retracing=True)
     if not model.run_eagerly:
-        import jax
-
         stateless = jax.jit(stateless)
 
     def read(inputs):

@@ -12,26 +12,14 @@ from keras import backend, ops
 
 from keras_calib.backend.errors import invalid, warn
 from keras_calib.backend.keras_internals import backing_value
-
-
-def check_tensorflow(what: str) -> None:
-    """Raises RuntimeError on another backend, for what is TensorFlow's."""
-    if backend.backend() != "tensorflow":
-        raise RuntimeError(
-            invalid(
-                f"{what} needs the TensorFlow backend: set "
-                "KERAS_BACKEND=tensorflow",
-                backend=backend.backend(),
-            )
-        )
+from keras_calib.backend.late import jax
+from keras_calib.backend.late import tensorflow as tf
 
 
 def num_processes() -> int:
     """Number of processes that train together by `keras.distribution`."""
     if backend.backend() != "jax":
         return 1
-    import jax
-
     return jax.process_count()
 
 
@@ -39,8 +27,6 @@ def is_chief() -> bool:
     """Whether this process, of several that train together, writes files."""
     if num_processes() == 1:
         return True
-    import jax
-
     return jax.process_index() == 0
 
 
@@ -93,8 +79,6 @@ def shared_by_replicas(model: Any, inputs: Any, count: int) -> Any:
     """
     if backend.backend() != "tensorflow":
         return inputs
-    import tensorflow as tf
-
     strategy = model.distribute_strategy
     replicas = strategy.num_replicas_in_sync
     mirrored = isinstance(strategy, tf.distribute.MirroredStrategy)
@@ -155,8 +139,6 @@ def assign_sum(variable: Any, value: Any) -> None:
     variable.assign(value)
     if backend.backend() != "tensorflow" or num_replicas() > 1:
         return
-    import tensorflow as tf
-
     parts = backing_value(variable)
     if not isinstance(parts, tf.distribute.DistributedValues):
         return
@@ -173,8 +155,6 @@ def _context() -> Any:
     """Replica context of TensorFlow, None without several replicas."""
     if backend.backend() != "tensorflow":
         return None
-    import tensorflow as tf
-
     context = tf.distribute.get_replica_context()
     several = context is not None and context.num_replicas_in_sync > 1
     return context if several else None

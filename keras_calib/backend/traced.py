@@ -11,6 +11,8 @@ from keras_calib.backend.keras_internals import (
     activation_behind,
     in_stateless_scope,
 )
+from keras_calib.backend.late import jax
+from keras_calib.backend.late import tensorflow as tf
 
 # The graphs of TensorFlow that hold variables of an object.
 _GRAPHS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -44,13 +46,9 @@ def is_traced(x: Any) -> bool:
     if backend.is_keras_tensor(x):
         return True
     if name == "jax":
-        import jax
-
         return isinstance(x, jax.core.Tracer)
     if name == "torch":
         return x.device.type == "meta"
-    import tensorflow as tf
-
     if isinstance(x, tf.Tensor):
         return not hasattr(x, "numpy")
     return not tf.executing_eagerly()
@@ -69,8 +67,6 @@ def note_graph(holder: Any) -> None:
         return
     if backend.backend() != "tensorflow":
         return
-    import tensorflow as tf
-
     if not tf.executing_eagerly():
         graph = tf.compat.v1.get_default_graph()
         _GRAPHS.setdefault(holder, weakref.WeakSet()).add(graph)
@@ -160,8 +156,6 @@ def host_array(x: Any) -> np.ndarray | None:
             # NumPy has none for torch.
             x = x.float()
     else:
-        import tensorflow as tf
-
         # A variable is no tensor.
         x = x if isinstance(x, tf.Tensor) else tf.convert_to_tensor(x)
         local = "CPU" in x.device

@@ -41,7 +41,7 @@ def fit_columns(
     A column that is None takes the first fit: that of all data, where they are
     the first column. `what` names a fit of least NLL in warnings. Such a `fit`
     maps scores, labels and weights `(n,)` to a row of each value and the mean
-    NLL. Where a threshold parts the outcomes it takes Platt's targets.
+    NLL. It takes Platt's targets where a threshold parts the outcomes.
     """
     found: list[tuple | None] = []
     separated = num_fits = samples = 0

@@ -229,15 +229,6 @@ class CalibratesPredictions(FittedLayer, FitsOnModel):
     def build(self, input_shape):
         self.check_fitted()
 
-    def read_inputs(self, inputs: Any) -> Any:
-        if isinstance(inputs, Predictions):
-            raise type_error(
-                "`logits` must be an array or tensor; `calibrate(p)` takes "
-                "`Predictions`",
-                logits="Predictions",
-            )
-        return super().read_inputs(inputs)
-
     def compute_output_shape(self, input_shape):
         return input_shape
 

@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 
 from keras_calib.inputs.batch import standardize_logits
 from keras_calib.inputs.groups import read_groups
-from keras_calib.numerics.arrays import as_numbers, shape_of
+from keras_calib.numerics.arrays import as_numbers, safe_divide, shape_of
 from keras_calib.numerics.softmax import FAR_BELOW, is_ruled_out
 from keras_calib.predictions.predictions import Predictions
 
@@ -50,7 +50,9 @@ class FittingData(NamedTuple):
     logits: np.ndarray  # `(n, num_classes)`
     weight: np.ndarray | None = None  # None where all weigh 1
     valid: np.ndarray | None = None  # None where all count
-    group: np.ndarray | None = None  # image or sequence, int32; None: itself
+    # The image or sequence of each sample, int32, or how many samples each has;
+    # None where each sample is alone.
+    group: np.ndarray | int | None = None
 
     @property
     def num_classes(self) -> int:
@@ -66,7 +68,8 @@ class FittingData(NamedTuple):
 
     def rows(self, keep: np.ndarray) -> "FittingData":
         """A copy of some samples, by index or where `keep` is True."""
-        return FittingData._make(x if x is None else x[keep] for x in self)
+        parts = (*self[:-1], self.groups())
+        return FittingData._make(x if x is None else x[keep] for x in parts)
 
     def subsampled(self, size: int) -> "FittingData":
         """Valid samples at even distances, with about `size` logits."""
@@ -75,6 +78,12 @@ class FittingData(NamedTuple):
         if step <= 1:
             return self
         return self.rows(np.flatnonzero(counts)[::step])
+
+    def groups(self) -> np.ndarray | None:
+        """The image or sequence of each sample, int32."""
+        if isinstance(self.group, int):
+            return np.arange(len(self.logits), dtype="int32") // self.group
+        return self.group
 
     def effective_count(self) -> float:
         """Number of samples that the weights stand for.
@@ -107,7 +116,8 @@ class FittingData(NamedTuple):
         """Labels as float64 rows `(n, num_classes)` that sum to 1."""
         if self.labels.ndim == 2:
             total = self.labels.sum(axis=-1, keepdims=True, dtype="float64")
-            return self.labels / total
+            # Rows without votes weigh 0.
+            return safe_divide(self.labels, total)
         rows = np.zeros((len(self.labels), self.num_classes))
         rows[np.arange(len(rows)), self.labels] = 1.0
         return rows
@@ -243,6 +253,5 @@ def read_samples(
     group = None
     lead = shape_of(as_numbers(logits, "logits"))[:-1]
     if len(lead) > 1:
-        images = np.arange(lead[0], dtype="int32")
-        group = np.repeat(images, len(outputs) // len(images))
+        group = int(np.prod(lead[1:]))
     return FittingData(labels, outputs, read.weight, read.mask, group)

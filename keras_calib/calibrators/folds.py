@@ -46,7 +46,7 @@ def stratified_folds(
     random = generator(seed)
     counted = np.flatnonzero(samples.counts())
     fold = np.zeros(len(samples.logits), "int64")
-    alike = samples.group
+    alike = samples.groups()
     if alike is not None:
         groups, place = np.unique(alike[counted], return_inverse=True)
         fold[counted] = random.permutation(len(groups))[place] % num_folds
@@ -69,7 +69,7 @@ def mean_and_error(
     weight = samples.weights()[counts].astype("float64")
     mean = float(np.average(values, weights=weight))
     parts = weight * (values - mean)
-    alike = samples.group
+    alike = samples.groups()
     if alike is not None:
         parts = np.bincount(alike[counts], parts)
         square = parts @ parts
@@ -93,7 +93,7 @@ def is_harmful(changes: np.ndarray, samples: FittingData) -> bool:
 
 def num_units(samples: FittingData) -> int:
     """Number of images or sequences that count, or of samples."""
-    counts, alike = samples.counts(), samples.group
+    counts, alike = samples.counts(), samples.groups()
     return int(counts.sum()) if alike is None else len(np.unique(alike[counts]))
 
 

@@ -210,12 +210,9 @@ def answer_statement(
 ) -> dict[str, Any]:
     """The statement of a threshold of answers, or of those of groups.
 
-    Args:
-        chosen: The threshold, or those of groups.
-        log: The answers that chose it, as they are in their log.
-        calibrator: What their confidence goes through first, or None.
-        coverage: The share that it was chosen to accept; None for a risk.
-        group: The column of groups of the log, or None.
+    The log has the answers that chose it, by a risk or else a `coverage`, and
+    `group` is its column of groups. Their confidence goes through the
+    calibrator first.
     """
     kind = "errors" if coverage is None else "coverage"
     if log.names:

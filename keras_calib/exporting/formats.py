@@ -12,6 +12,7 @@ import numpy as np
 from keras_calib.backend.errors import invalid, value_error
 from keras_calib.backend.files import replacing
 from keras_calib.backend.late import imported
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.exporting.served_model import (
     ImageReader,
     ServedModel,
@@ -162,7 +163,6 @@ def _write_onnx(
     path: Path,
     images: ImageReader | None = None,
 ) -> None:
-    import tensorflow as tf
     import tf2onnx
 
     names = list(served.client_inputs)
@@ -189,8 +189,6 @@ def _write_onnx(
 def _write_litert(
     served: ServedModel, path: Path, images: ImageReader | None = None
 ) -> None:
-    import tensorflow as tf
-
     # Converts a SavedModel, as that names inputs and outputs.
     folder = path.with_name("savedmodel")
     write_savedmodel(served, folder)
@@ -204,8 +202,6 @@ def _write_litert(
 
 
 def _load_savedmodel(path: Path) -> dict[str, Runner]:
-    import tensorflow as tf
-
     loaded = tf.saved_model.load(str(path))
 
     def runner(signature):
@@ -294,18 +290,10 @@ FORMATS = {
             _load_savedmodel,
         ),
         FileFormat(
-            "onnx",
-            "onnx",
-            ("onnxruntime", "tf2onnx"),
-            _write_onnx,
-            _load_onnx,
+            "onnx", "onnx", ("onnxruntime", "tf2onnx"), _write_onnx, _load_onnx
         ),
         FileFormat(
-            "litert",
-            "litert",
-            ("ai_edge_litert",),
-            _write_litert,
-            _load_litert,
+            "litert", "litert", ("ai_edge_litert",), _write_litert, _load_litert
         ),
     )
 }
@@ -369,8 +357,6 @@ def check_replaced(path: Path, made: str, overwrite: bool) -> None:
 @contextlib.contextmanager
 def exact_float32() -> Iterator[None]:
     """Context in which GPUs multiply float32 exactly, as other runtimes do."""
-    import tensorflow as tf
-
     settings = tf.config.experimental
     before = settings.tensor_float_32_execution_enabled()
     settings.enable_tensor_float_32_execution(False)

@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.detection.selector import CalibratedDecoder, DetectionSelector
 from keras_calib.exporting.formats import (
@@ -19,8 +20,8 @@ from keras_calib.exporting.formats import (
     written_whole,
 )
 from keras_calib.exporting.served_model import (
-    ImageReader,
     computes_in_half,
+    converted_images,
     write_signatures,
 )
 from keras_calib.exporting.verification import (
@@ -132,35 +133,22 @@ class _ServedDetector:
         preprocessor = detector.preprocessor
         converter = getattr(preprocessor, "image_converter", None)
         taken = tuple(detector.inputs[0].shape[1:])
-        resize = None
-        if converter is not None and converter.image_size is not None:
-            if image_size not in (None, tuple(converter.image_size)):
-                raise value_error(
-                    "`image_size` must be that of the detector's converter: "
-                    "leave it out, or set `image_converter.image_size`",
-                    image_size=image_size,
-                    converter=tuple(converter.image_size),
-                )
-            image_size, resize = converter.image_size, converter.resizing
-            # Of any size, as the converter resizes them.
-            shape = None, None, taken[-1]
-        else:
-            image_size = image_size or taken[:2]
-            shape = (*image_size, taken[-1])
-        if None in image_size:
+        own = getattr(converter, "image_size", None)
+        if own is not None and image_size not in (None, tuple(own)):
             raise value_error(
-                "`image_size` must be given, the height and width of images: "
-                "neither the detector nor its preprocessor has one",
+                "`image_size` must be that of the detector's converter: "
+                "leave it out, or set `image_converter.image_size`",
                 image_size=image_size,
+                converter=tuple(own),
             )
-        self.size = (*image_size, taken[-1])
-        self.inputs = {"images": keras.Input(shape, name="images")}
-        self.reader = ImageReader(
-            self.inputs,
-            keras.layers.Identity(),
-            image_size,
-            resize,
+        # Of any size, if the converter resizes them.
+        sides = (None, None) if own else image_size or taken[:2]
+        images = keras.Input((*sides, taken[-1]), name="images")
+        self.inputs = {"images": images}
+        self.reader = converted_images(
+            self.inputs, converter, None if own else image_size, taken[:2]
         )
+        self.size = self.reader.shape
 
     def __call__(self, images: Any) -> dict[str, Any]:
         """Answers by name, as tensors."""
@@ -205,8 +193,6 @@ class _ServedDetector:
 
     def write(self, path: Path) -> None:
         """Writes the folder of a SavedModel."""
-        import tensorflow as tf
-
         (images,) = self.inputs.values()
         image = tf.TensorSpec(images.shape, tf.float32, name="images")
         encoded = tf.TensorSpec((None,), tf.string, name="image_bytes")

@@ -11,7 +11,11 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.late import imported
 from keras_calib.backend.predict import preparation
 from keras_calib.ensembles.base import input_structure
-from keras_calib.exporting.served_model import ImageReader, ServedModel
+from keras_calib.exporting.served_model import (
+    ImageReader,
+    ServedModel,
+    converted_images,
+)
 
 # Words in the made-up texts for the comparison of answers.
 _LENGTHS = (0, 1, 3, 8, 40)
@@ -22,22 +26,11 @@ def whole_model(
 ) -> tuple[keras.Model, Any, Any]:
     """A model, or a KerasHub task behind its own preprocessing.
 
-    Args:
-        model: Any model.
-        sample_inputs: Inputs that the user gave, or None. Two texts for each
-            example, as a tuple, make a network of two inputs.
-        made: Name of the format.
-        has_images: Whether the user gave `image_preprocessing`, which takes
-            the place of the task's own.
-
-    Returns:
-        The network to export, inputs for the comparison of answers or None,
-        and the task's converter of images or None.
-
-    Raises:
-        ValueError: If the format or this library cannot hold the
-            preprocessing.
-        ImportError: If texts need packages that are not installed.
+    It returns the network to export, inputs for the comparison of answers or
+    None, and the task's converter of images or None. Two texts for each
+    example, as a tuple, make a network of two inputs. `image_preprocessing`
+    takes the place of the task's own. Raises ValueError if the format `made`,
+    or this library, cannot hold it.
     """
     preprocessor = _preprocessor_of(model)
     if has_images or preprocessor is None:
@@ -99,15 +92,8 @@ def image_reader(
     user's arguments, `made` the format.
     """
     if converter is not None:
-        resize = None
-        if size is None and converter.image_size is not None:
-            # Images may differ in size: the converter resizes them one by one,
-            # and the network then finds them as large as it wants them.
-            size, resize = converter.image_size, converter.resizing
-        if size is None:
-            size = tuple(model.inputs[0].shape[1:3])
-        identity = keras.layers.Identity()
-        return ImageReader(served.inputs, identity, size, resize)
+        sides = tuple(model.inputs[0].shape[1:3])
+        return converted_images(served.inputs, converter, size, sides)
     if preprocessing is None:
         if size is not None:
             raise value_error(

@@ -15,6 +15,7 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import nested_layers
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.calibrators import Calibrator
 from keras_calib.ensembles.base import input_structure
 from keras_calib.inputs.checks import check_integer
@@ -258,8 +259,6 @@ class ImageReader:
 
     def read(self, encoded: Any) -> Any:
         """The model's input from encoded images `(batch,)`."""
-        import tensorflow as tf
-
         images = tf.map_fn(
             self._decode,
             encoded,
@@ -268,8 +267,6 @@ class ImageReader:
         return self._prepare(images)
 
     def _decode(self, encoded: Any) -> Any:
-        import tensorflow as tf
-
         image = tf.io.decode_image(
             encoded, channels=self.shape[-1], expand_animations=False
         )
@@ -287,6 +284,25 @@ class ImageReader:
         return ops.cast(ops.round(images), self._dtype)
 
 
+def converted_images(
+    inputs: dict[str, Any],
+    converter: Any,
+    size: tuple[int, int] | None,
+    sides: tuple,
+) -> ImageReader:
+    """The reader of images for a task of KerasHub, which prepares them itself.
+
+    `size` is that of the user, and `sides` those of the network's input.
+    """
+    resize = None
+    if size is None and getattr(converter, "image_size", None) is not None:
+        # Images may differ in size: the converter resizes them one by one,
+        # and the network then finds them as large as it wants them.
+        size, resize = converter.image_size, converter.resizing
+    identity = keras.layers.Identity()
+    return ImageReader(inputs, identity, size or sides, resize)
+
+
 def write_savedmodel(
     served: ServedModel, path: Path, images: ImageReader | None = None
 ) -> None:
@@ -294,7 +310,6 @@ def write_savedmodel(
 
     Raises ValueError if the model calls Python, which no other process can.
     """
-    import tensorflow as tf
 
     def specs(tensors):
         return {
@@ -334,8 +349,6 @@ def write_signatures(
     `parts` are what the functions call. The variables of a selector can be
     replaced in the file. Raises ValueError if a function calls Python.
     """
-    import tensorflow as tf
-
     archive = keras.export.ExportArchive()
     # Tracks the tables of text layers. Signatures track variables already; a
     # model tracked directly would be stored with a second copy of them.

@@ -417,7 +417,16 @@ def read_statement(path: Path, check: bool = False) -> dict[str, Any]:
             known=_SCHEMA,
         )
     check_form(found)
-    _check_text(found, data, path)
+    try:
+        is_same = text_of(found).encode("ascii") == data
+    except ValueError:
+        is_same = False
+    if not is_same:
+        raise value_error(
+            "The certificate must be unchanged: its text is not the one that "
+            "its facts are written as",
+            certificate=str(path),
+        )
     if check and (differences := differences_within(found)):
         raise value_error(
             "The certificate must be unchanged since it was made",
@@ -425,19 +434,6 @@ def read_statement(path: Path, check: bool = False) -> dict[str, Any]:
             differences=differences,
         )
     return found
-
-
-def _check_text(found: dict[str, Any], data: bytes, path: Path) -> None:
-    try:
-        same = text_of(found).encode("ascii") == data
-    except ValueError:
-        same = False
-    if not same:
-        raise value_error(
-            "The certificate must be unchanged: its text is not the one that "
-            "its facts are written as",
-            certificate=str(path),
-        )
 
 
 def score_of_column(column: Any) -> dict[str, Any]:

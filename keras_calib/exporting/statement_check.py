@@ -356,10 +356,11 @@ def records_of_file(
         role: np.concatenate([np.atleast_1d(x[name]) for x in parts])
         for role, name in wanted.items()
     }
+    scores: Any = columns.pop(value)
     if value == "confidence":
-        log = {x: columns.pop(x) for x in ("correct", "confidence")}
-        return {"scores": Predictions(**log), **columns}
-    return {"scores": columns.pop("score"), **columns}
+        correct = columns.pop("correct")
+        scores = Predictions(confidence=scores, correct=correct)
+    return {"scores": scores, **columns}
 
 
 def _columns_of(

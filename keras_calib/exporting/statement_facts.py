@@ -78,13 +78,9 @@ def facts_of(
 ) -> _Facts:
     """Guarantee and selection of a threshold that data chose.
 
-    Args:
-        kind: What was chosen: one threshold or one for each group, by errors,
-            by a coverage, or by costs.
-        chosen: The facts of the choice, whose fields are read here alone.
-        scale: Scale of the score: log-odds, confidence, or its own.
-        coverage: What it was chosen for, if that is no limit.
-        largest_cost: The largest cost, for a choice by costs.
+    The fields of a choice are read here alone. The scale of the score is
+    log-odds, confidence, or its own. `coverage` is what it was chosen for, if
+    that is no limit.
     """
     size, delta = chosen.num_samples, chosen.delta
     if kind in BY_GROUP:

@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid, value_error
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.exporting.formats import Runner
 from keras_calib.exporting.served_model import (
     ImageReader,
@@ -349,7 +350,5 @@ def encoded_images(
     shapes: Iterable[tuple[int, ...]], rng: np.random.Generator
 ) -> np.ndarray:
     """PNG files of random images."""
-    import tensorflow as tf
-
     images = [rng.integers(256, size=x, dtype="uint8") for x in shapes]
     return np.array([tf.io.encode_png(x).numpy() for x in images], object)

@@ -10,8 +10,8 @@ import keras
 
 from keras_calib.backend.errors import invalid, value_error
 from keras_calib.backend.files import path_of
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.progress import shows_progress, tracked
-from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.calibrators import Calibrator
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.detection.selector import DetectionSelector
@@ -186,9 +186,14 @@ def export(
         https://www.tensorflow.org/guide/saved_model, https://onnx.ai,
         https://ai.google.dev/edge/litert
     """
-    check_tensorflow("`export`")
-    import tensorflow as tf
-
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            invalid(
+                "`export` needs the TensorFlow backend: set "
+                "KERAS_BACKEND=tensorflow",
+                backend=keras.backend.backend(),
+            )
+        )
     if tf.distribute.get_strategy().num_replicas_in_sync > 1:
         raise RuntimeError(
             invalid(

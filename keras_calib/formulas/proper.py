@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.compiled import take_at
 from keras_calib.formulas.intervals import Moments, mean_interval
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_share
@@ -16,7 +17,6 @@ from keras_calib.numerics.arrays import (
     array_namespace,
     at_least,
     safe_divide,
-    take_at,
 )
 from keras_calib.numerics.results import Result
 from keras_calib.numerics.row_blocks import block_slices

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from keras import backend, ops
 
+from keras_calib.backend.compiled import take_at
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.traced import host_array
 from keras_calib.inputs.checks import SEVERAL_LABELS, located
@@ -32,7 +33,6 @@ from keras_calib.numerics.arrays import (
     cast,
     fits,
     shape_of,
-    take_at,
     to_numpy,
 )
 from keras_calib.numerics.softmax import allowed, is_ruled_out

@@ -96,14 +96,8 @@ def as_entries(
     """Labels `(batch, ..., labels)` and outputs `(batch, ..., labels, 1)`.
 
     Every entry is then a sample with one output, as losses and metrics read
-    it. NumPy arrays stay such. A label of weight 0 may have any value.
-
-    Args:
-        y_true: Labels in [0, 1], or the ignored class, of the shape of
-            `y_pred`. With one label also `(batch, ...)`.
-        y_pred: Outputs `(batch, ..., labels)`.
-        sample_weight: Weights `(batch,)` or `(batch, ..., labels)`, or None.
-        num_labels: Number of labels that is expected, or None for any.
+    it. NumPy arrays stay such. A single label may lack its axis, and one of
+    weight 0 may have any value. Weights may be `(batch,)` too.
     """
     mask = keras_mask(y_pred, len(getattr(y_pred, "shape", ())))
     y_true, y_pred = as_numbers(y_true, "y_true"), as_numbers(y_pred, "y_pred")

@@ -231,17 +231,6 @@ def tanh(x: Any) -> Any:
     return ops.where(x < 0.0, -y, y)
 
 
-def take_at(x: Any, ids: Any) -> Any:
-    """Entries `(...)` of rows `(..., n)` at places `(...)` (array-agnostic)."""
-    if isinstance(x, np.ndarray):
-        # Of two axes, as it makes places of all others.
-        flat, places = x.reshape(-1, x.shape[-1]), ids.reshape(-1, 1)
-        return np.take_along_axis(flat, places, axis=-1).reshape(ids.shape)
-    from keras_calib.backend import compiled
-
-    return compiled.take_at(x, ids)
-
-
 def safe_divide(numerator: Any, denominator: Any) -> Any:
     """Quotient, 0 where the denominator is 0 (array-agnostic)."""
     xp = np if isinstance(denominator, _ARRAYS) else ops

@@ -4,8 +4,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_calib.backend.compiled import take_at
 from keras_calib.backend.late import keras_module
-from keras_calib.numerics.arrays import array_namespace, at_least, cast, take_at
+from keras_calib.numerics.arrays import array_namespace, at_least, cast
 
 ops = keras_module("keras.ops")
 

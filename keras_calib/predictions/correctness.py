@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from keras_calib.backend.errors import warn
 from keras_calib.predictions.tables import Table, plain
 
 # What to do with grades between wrong and right.
@@ -13,7 +14,8 @@ _GRADES = (
     ". An answer is right or wrong here: turn a grade between 0 and 1 into "
     "one of them first, for example by grade >= 0.5"
 )
-_FLAGS = {"1": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "false": 0.0, "no": 0.0}
+_FLAGS = dict.fromkeys(("1", "true", "yes"), 1.0)
+_FLAGS |= dict.fromkeys(("0", "-0", "false", "no"), 0.0)
 _WITHOUT = ("", "nan", "none", "null")
 
 
@@ -21,9 +23,7 @@ def flags_of(
     file: Table, name: str, values: np.ndarray, start: int, gaps: bool = False
 ) -> np.ndarray:
     """Numbers 0 and 1; with `gaps` NaN for what is missing."""
-    # -0.0 is 0.0.
-    own = values + 0.0 if values.dtype.kind == "f" else values
-    known, places = np.unique(own.astype(str), return_inverse=True)
+    known, places = np.unique(values.astype(str), return_inverse=True)
     texts = [plain(x).lower() for x in known]
     found = np.array([_FLAGS.get(x, np.nan) for x in texts])
     bad = np.isnan(found)
@@ -54,6 +54,15 @@ def same_labels(
         is_gap = gaps and (not label or is_number)
         found[k] = np.nan if is_gap else label == answer
     return found
+
+
+def warn_of_gaps(file: str, unknown: np.ndarray) -> None:
+    """Tells how many rows of a file have no label."""
+    if unknown.any():
+        warn(
+            f"{file} has {unknown.sum():,} rows without a label, which count "
+            "nowhere"
+        )
 
 
 def _is_grade(text: str) -> bool:

@@ -10,7 +10,11 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import SEVERAL_LABELS
 from keras_calib.inputs.options import ReadOptions, filled
 from keras_calib.predictions.columns import Spool, spread_over
-from keras_calib.predictions.correctness import flags_of, same_labels
+from keras_calib.predictions.correctness import (
+    flags_of,
+    same_labels,
+    warn_of_gaps,
+)
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.predictions.roles import FileOptions, find_roles
 from keras_calib.predictions.tables import Table
@@ -110,6 +114,12 @@ class _Reader:
         }
         if self._is_log:
             arrays["correct"] = arrays.pop("labels")
+            unknown = np.isnan(arrays["correct"])
+            warn_of_gaps(self._file.path.name, unknown)
+            if unknown.any():
+                arrays["correct"][unknown] = 0.0
+                weight = arrays.get("sample_weight", np.ones(len(unknown)))
+                arrays["sample_weight"] = np.where(unknown, 0.0, weight)
             arrays["confidence"] = arrays.pop("outputs")
         else:
             facts |= {
@@ -155,7 +165,12 @@ class _Reader:
         numbers = [*roles.outputs, *roles.sample_weight]
         numbers += [x for x in roles.labels if x not in classes]
         named = self.class_names and not self._has_numbers_for_names
-        if roles.predicted or (named and not self._file.is_typed):
+        if self._is_log:
+            # Rows may be without a label.
+            first, *predicted = classes
+            texts = [x for x in (*texts, *predicted) if x != first]
+            yield from self._file.parts(texts, numbers, gaps=[first])
+        elif named and not self._file.is_typed:
             # As texts: pyarrow would read names like "true" as booleans.
             yield from self._file.parts([*texts, *classes], numbers)
         else:
@@ -245,17 +260,22 @@ class _Reader:
         weight: np.ndarray | None,
         start: int,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Correctness, confidences and weights of a log."""
+        """Correctness, NaN without a label, confidences and weights."""
         roles, (name,) = self._roles, self._roles.outputs
         confidence, labels = part[name].astype("float64"), part[roles.labels[0]]
         if roles.predicted is None:
-            correct = flags_of(self._file, roles.labels[0], labels, start)
-        else:
-            labels, predicted = (
-                self._names_of(part[x], x, start)
-                for x in (*roles.labels, roles.predicted)
+            correct = flags_of(
+                self._file, roles.labels[0], labels, start, gaps=True
             )
-            correct = same_labels(labels, predicted)
+        else:
+            predicted = self._names_of(
+                part[roles.predicted], roles.predicted, start
+            )
+            there = labels != ""
+            labels = np.where(there, labels, part[roles.predicted])
+            labels = self._names_of(labels, roles.labels[0], start)
+            correct = same_labels(labels, predicted, gaps=True)
+            correct[~there] = np.nan
             if self._ignored is not None:
                 counts = labels != str(self._ignored)
                 weight = counts * (1.0 if weight is None else weight)

@@ -159,6 +159,13 @@ def check_one_role(columns: Iterable[tuple[str, str | None]]) -> None:
         roles[name or ""] = role
 
 
+def check_one_truth(columns: Mapping[str, Any]) -> None:
+    """Raises ValueError for two columns that say what was right."""
+    if columns["correct"] and (columns["labels"] or columns["predicted"]):
+        rule = "`correct=` excludes `labels=` and `predicted=`"
+        raise value_error(rule, correct=columns["correct"])
+
+
 def check_present(file: str, names: list[str], wanted: Sequence[str]) -> None:
     """Raises ValueError for names that no column has."""
     if absent := [x for x in wanted if x not in names]:
@@ -254,14 +261,17 @@ def _log_columns(
     confidence = asked["confidence"] or "confidence"
     if confidence not in names:
         return None
+    check_one_truth(asked)
     labels, predicted, correct = (
         column_of(x, asked[x], names)
         for x in ("labels", "predicted", "correct")
     )
-    if asked["correct"] is None and predicted and labels:
-        return "records", [labels], [confidence], False, predicted
-    if correct is not None:
+    # What was graded counts more than what is spelt alike.
+    is_asked = asked["labels"] or asked["predicted"]
+    if correct is not None and not is_asked:
         return "records", [correct], [confidence], False, None
+    if predicted and labels:
+        return "records", [labels], [confidence], False, predicted
     raise value_error(
         f"{file} must say of each `{confidence}` what was right: by a column "
         "`correct`, or by `label` and `predicted`. `correct=`, `labels=` and "
@@ -291,6 +301,12 @@ def _found_outputs(
 
     No columns if there are logits and probabilities, None if neither.
     """
+    outputs = ("logits", "probs", "confidence")
+    told = {x: columns[x] for x in outputs if columns.get(x) is not None}
+    if len(told) > 1:
+        raise value_error(
+            "`logits=`, `probs=` and `confidence=` exclude each other", **told
+        )
     known = columns.get("class_names")
     kinds = {"logits": True, "probs": False}
     given = {x: columns[x] for x in kinds if columns.get(x) is not None}

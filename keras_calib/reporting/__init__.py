@@ -9,15 +9,15 @@ Floor: the highest, above `monitoring`: a command may use every package.
 
 Read in this order:
 
-- `entry_points`: `report`, from data to page; `metric_table`: `evaluate`, the
-  same numbers as a table. `gathering` reads the rows for both, with what users
-  gave by `model_parts`. `source` gives the rows; small batches are joined.
+- `html`: `report`, from data to page; `metric_table`: `evaluate`, the same
+  numbers as a table. `gathering` reads the rows for both, and joins small
+  batches.
 - Figures: `evaluation` gathers them batch by batch, with `groups` (classes,
   levels of confidence, sites); `labels` does so for several labels at once.
-  `measures`, `verdict` and `slider` say what the page tells of them.
-- Page: `sections` has a table of the sections of each kind, and what they
-  show. `html` fills `page.html.jinja`, whose macros for a kind are in
-  `classes.html.jinja` or `labels.html.jinja`, with `pictures`.
+  `measures` and `verdict` say what the page tells of them.
+- Page: `page.html.jinja` has the questions and macros of a kind in
+  `classes.html.jinja` or `labels.html.jinja`; `sections` and `pictures` make
+  what these show.
 - Command line: `command_line`, and `commands` with a module for each command.
 - `cards`: the model card of an export, from its certificate.
 """
@@ -28,8 +28,7 @@ from keras_calib.backend.late import late_names
 
 if TYPE_CHECKING:
     from keras_calib.reporting.cards import model_card
-    from keras_calib.reporting.entry_points import report
-    from keras_calib.reporting.html import ReportPage
+    from keras_calib.reporting.html import ReportPage, report
     from keras_calib.reporting.metric_table import MetricTable, evaluate
 
 __all__ = [
@@ -44,8 +43,7 @@ __getattr__ = late_names(
     __name__,
     {
         "cards": "model_card",
-        "entry_points": "report",
-        "html": "ReportPage",
+        "html": "ReportPage report",
         "metric_table": "MetricTable evaluate",
     },
 )

@@ -107,7 +107,9 @@ def model_card(
             kind=facts["kind"],
         )
     own = ["calibration", "selective-classification", "uncertainty"]
-    return _template().render(
+    made = environment("A model card", keep_trailing_newline=True)
+    made.filters |= {"cell": _cell, "slug": _slug}
+    return made.get_template("model_card.md.jinja").render(
         {
             **facts,
             **texts,
@@ -158,14 +160,13 @@ def _slug(name: str) -> str:
     return "-".join(words) or "data"
 
 
-def _template() -> Any:
-    jinja2 = imported("jinja2", "A model card", "report")
-    environment = jinja2.Environment(
+def environment(what: str, **options: Any) -> Any:
+    """The templates that lie here; ImportError if Jinja2 is missing."""
+    jinja2 = imported("jinja2", what, "report")
+    return jinja2.Environment(
         loader=jinja2.PackageLoader("keras_calib", "reporting"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        keep_trailing_newline=True,
+        **options,
     )
-    environment.filters |= {"cell": _cell, "slug": _slug}
-    return environment.get_template("model_card.md.jinja")

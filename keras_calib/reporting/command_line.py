@@ -121,6 +121,7 @@ def _run(
     try:
         with warnings.catch_warnings():
             warnings.showwarning = warn
+            warnings.simplefilter("default", RuntimeWarning)
             with of_arguments():
                 command.take_files(given)
                 command.check(given)
@@ -142,7 +143,7 @@ def _run(
     except MemoryError:
         tell("error", "there is not enough memory")
         return 1
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
         tell("error", error)
         return 1
 

@@ -36,19 +36,26 @@ from keras_calib.reporting.verdict import (
 
 # Least confidence of errors that are counted by label and predicted class.
 _SURE_PAIR = SURE[1]
+# What is predicted, and the axes of an example of several predictions.
+_PLACES = {
+    2: ("sequence", "position"),
+    3: ("image", "row", "column"),
+    4: ("volume", "slice", "row", "column"),
+}
 
 
 class Mistake(NamedTuple):
     """A sample that a model is wrong about.
 
-    `number` counts samples from 0; `label` and `predicted` are class ids. With
-    votes `label` is the class with most of them, and `share` its share. A model
-    of several labels is wrong about one: `label` is its number, and `predicted`
-    is 1 where the model says yes.
+    `place` is the number of the example from 0, and the place in it: of a pixel
+    its row and column. `label` and `predicted` are class ids. With votes
+    `label` is the class with most of them, and `share` its share. A model of
+    several labels is wrong about one: `label` is its number, and `predicted` is
+    1 where the model says yes.
     """
 
     confidence: float
-    number: int
+    place: tuple[int, ...]
     label: int
     predicted: int
     sample: Any
@@ -79,6 +86,9 @@ class Evaluation:
     _unit = ""
     # Axes of the outputs that are no samples.
     _own_axes = 1
+    # What a place is called, and whether it is one of some drawn pixels.
+    places: tuple[str, ...] = ("sample",)
+    is_drawn = False
 
     def __init__(
         self,
@@ -94,8 +104,9 @@ class Evaluation:
         self.calibrator, self.selector = calibrator, selector
         self.options = options
         self.num_bins, self.num_mistakes = num_bins, num_mistakes
-        # Read samples, and those with weight and a class to count.
-        self.num_samples = self.num_counted = 0
+        # Read predictions, those with weight and a class to count, and what
+        # they are of.
+        self.num_samples = self.num_counted = self.num_examples = 0
         # Of classes or of labels; known from the first batch that counts.
         self.num_classes = 0
         self.mistakes: list[Mistake] = []
@@ -117,10 +128,16 @@ class Evaluation:
     ) -> None:
         """Adds a batch, of whose inputs the surest mistakes are kept."""
         lead = np.shape(outputs)[: np.ndim(outputs) - self._own_axes]
+        if len(lead) > 1:
+            others = "example", *["position"] * (len(lead) - 1)
+            self.places = _PLACES.get(len(lead), others)
+        if self.is_drawn:
+            self.places = "image", "drawn pixel"
         ignored = self.options.ignore_class
         if not nothing_counts(labels, sample_weight, ignored):
             self._add((labels, outputs, sample_weight), inputs, groups, lead)
         self.num_samples += int(np.prod(lead))
+        self.num_examples += lead[0]
 
     def results(self) -> dict[str, Any]:
         """What the page says of the model, in numbers."""
@@ -129,6 +146,19 @@ class Evaluation:
     def name_of(self, k: int) -> str:
         """How the page calls a class or a label."""
         return f"{self._unit} {k}" if self.names is None else self.names[k]
+
+    @property
+    def inside(self) -> str:
+        """What an example has many of; empty for a prediction of each."""
+        if len(self.places) == 1:
+            return ""
+        return "pixels" if self.places[0] == "image" else "positions"
+
+    def where(self, mistake: Mistake) -> str:
+        """The place of a mistake, without what its example is called."""
+        first, *inside = mistake.place
+        named = zip(self.places[1:], inside, strict=True)
+        return ", ".join([str(first), *(f"{x} {k}" for x, k in named)])
 
     def _add(self, given: tuple, inputs: Any, groups: Any, lead: Any) -> None:
         """Adds labels, outputs and weights of which a sample counts.
@@ -156,24 +186,25 @@ class Evaluation:
         score: np.ndarray,
         columns: Sequence[np.ndarray],
         inputs: Any,
-        size: int,
+        lead: tuple[int, ...],
     ) -> None:
         """Keeps the surest of mistakes, those of the highest score.
 
-        `columns` are those of `Mistake` without the sample, and with places
-        in this batch of `size` samples as numbers.
+        `columns` are those of `Mistake` without the sample, and with numbers
+        of the samples in this batch, whose shape is `lead`, as places.
         """
         # Stable: of equally sure ones the first are shown.
         surest = np.argsort(-score, kind="stable")[: self.num_mistakes]
-        of_samples = inputs is not None and len(inputs) == size
+        of_samples = inputs is not None and len(lead) == 1
         rows = zip(*(x[surest].tolist() for x in columns), strict=True)
-        for confidence, place, label, predicted, *share in rows:
-            number = self.num_samples + place
-            sample = inputs[place] if of_samples else None
+        for confidence, number, label, predicted, *share in rows:
+            first, *inside = map(int, np.unravel_index(number, lead))
+            place = self.num_examples + first, *inside
+            sample = inputs[number] if of_samples else None
             self.mistakes.append(
-                Mistake(confidence, number, label, predicted, sample, *share)
+                Mistake(confidence, place, label, predicted, sample, *share)
             )
-        self.mistakes.sort(key=lambda x: (-x.confidence, x.number, x.label))
+        self.mistakes.sort(key=lambda x: (-x.confidence, x.place, x.label))
         del self.mistakes[self.num_mistakes :]
 
     def _select(
@@ -220,8 +251,6 @@ class ClassEvaluation(Evaluation):
         for table, options in zip(self.stages, read, strict=True):
             table.options = options
         self.groups: list[StageGroups] = []
-        # Whether a sample has several predictions, as an image has pixels.
-        self.is_dense = False
         # Sure errors by (label, predicted class); of votes their shares.
         self.confused: Any = collections.Counter()
         # What is known of the annotators, if labels are votes.
@@ -235,10 +264,8 @@ class ClassEvaluation(Evaluation):
         return self.stages[-1]
 
     def results(self) -> dict[str, Any]:
-        metrics, gap = (
-            estimates_of(self.stages[0]),
-            self.stages[0].confidence_gap(),
-        )
+        metrics = estimates_of(self.stages[0])
+        gap = self.stages[0].confidence_gap()
         results = {
             "num_samples": self.num_samples,
             "num_counted": self.num_counted,
@@ -278,7 +305,6 @@ class ClassEvaluation(Evaluation):
         for metric in self.others[0].values():
             metric.update_state(labels, outputs, weight)
         self.num_classes = batch.outputs.shape[-1]
-        self.is_dense |= len(lead) > 1
         logits = batch.outputs.reshape(*lead, -1)
         parts = self.calibrator, self.selector
         if not options.from_logits and parts != (None, None):
@@ -306,7 +332,7 @@ class ClassEvaluation(Evaluation):
             accept = to_numpy(answers["accept"]).reshape(-1)
             answer = to_numpy(answers["label"]).reshape(-1)
             self._select(accept, _wrong_of(truth, answer), weight)
-        self._add_rows(stages, truth, weight, accept, inputs, groups)
+        self._add_rows(stages, truth, weight, accept, inputs, groups, lead)
 
     def _add_rows(
         self,
@@ -316,6 +342,7 @@ class ClassEvaluation(Evaluation):
         accept: np.ndarray | None,
         inputs: Any,
         groups: Any,
+        lead: tuple[int, ...],
     ) -> None:
         """Adds facts of rows `(n,)`, and which of them the selector accepts."""
         size, counts = len(truth), np.flatnonzero(weight)
@@ -346,7 +373,7 @@ class ClassEvaluation(Evaluation):
             is_wrong = (predicted != label) & (wrong > 1.0 - share)
             columns.append(share)
         columns = [x[is_wrong] for x in columns]
-        self._keep(columns[0], columns, inputs, size)
+        self._keep(columns[0], columns, inputs, lead)
 
     def _selection(self) -> dict[str, Any]:
         sums = accepted(self._selected)
@@ -399,7 +426,7 @@ class ScoreEvaluation(ClassEvaluation):
             score = bounded_log_odds(outputs).astype("float32")
             accept = score >= self.selector.threshold
             self._select(accept, truth != 0, weight)
-        self._add_rows(facts, truth, weight, accept, inputs, groups)
+        self._add_rows(facts, truth, weight, accept, inputs, groups, lead)
 
     def _calibrated(
         self, labels: np.ndarray, confidence: np.ndarray
@@ -486,10 +513,14 @@ def accepted(selected: np.ndarray, level: float = 0.95) -> dict[str, float]:
     }
 
 
-def with_intervals(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
-    """Every metric by its name: value, and ends of the interval."""
+def estimates_of(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
+    """Every metric by its name: value, and ends of its 95 % interval.
+
+    The ECCE has a p-value of calibration too, None of too few data and of
+    votes, which vary less than single labels.
+    """
     intervals = metrics.interval()
-    return {
+    found: dict[str, dict[str, Any]] = {
         name: {
             "value": float(value),
             "low": intervals[name][0],
@@ -497,23 +528,13 @@ def with_intervals(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
         }
         for name, value in metrics.result().items()
     }
-
-
-def estimates_of(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
-    """Every metric by its name, with its 95 % interval.
-
-    The ECCE has a p-value of calibration too, None of too few data and of
-    votes, which vary less than single labels.
-    """
-    found = with_intervals(metrics)
     if "ecce" in found:
         bins = metrics.bins()
+        count = safe_divide(bins.weight.sum() ** 2, bins.squared_weight.sum())
         p_value = cumulative_p_value(
             found["ecce"]["value"],
             metrics.differences().deviation,
-            float(
-                safe_divide(bins.weight.sum() ** 2, bins.squared_weight.sum())
-            ),
+            float(count),
             "range",
         )
         found["ecce"]["p_value"] = None if metrics.options.votes else p_value

@@ -1,19 +1,22 @@
-"""The page: it shows what was gathered in pictures, tables and words."""
+"""The report: a page of what was gathered, in pictures, tables and words."""
 
 import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import path_of, replacing
-from keras_calib.backend.late import imported
+from keras_calib.inputs.checks import check_at_most, check_integer
 from keras_calib.numerics.results import call_text
 from keras_calib.plots import RiskCoverageDisplay
 from keras_calib.plots.display import matplotlib_module, printable
+from keras_calib.predictions.options import DataOptions
+from keras_calib.reporting.cards import environment
+from keras_calib.reporting.gathering import gathered
 from keras_calib.reporting.pictures import WIDE, diagram
-from keras_calib.reporting.sections import SECTIONS, sections_of, stages_of
+from keras_calib.reporting.sections import model_of
 from keras_calib.version import __version__
 
 
@@ -94,6 +97,106 @@ class ReportPage:
         )
 
 
+def report(
+    predictions: Any,
+    data: Any = None,
+    *,
+    calibrator: Any = None,
+    selector: Any = None,
+    num_bins: int = 15,
+    num_mistakes: int = 12,
+    title: str = "Calibration report",
+    notes: dict[str, str] | None = None,
+    **options: Unpack[DataOptions],
+) -> ReportPage:
+    """A page that says how far the confidence of models can be trusted.
+
+    Use it to show others whether confidence holds, what a calibrator repairs,
+    and how much can be automated. The data are read once for all models, in
+    memory that does not grow with the data.
+
+    Args:
+        predictions: `Predictions` of test data, which chose nothing; or a list
+            of them, or a dict by the name of the model, of the same rows. With
+            `data`, a Keras model, or a list or dict of models.
+        data: Test data of the models, as in `Predictions.of_model`.
+        calibrator: Fitted calibrator of the model's logits, or a dict of
+            them by the name of the model; by default that of the selector.
+            Models of probabilities give it log-probabilities. It may be the
+            result of `choose_calibrator`, whose table the page then shows.
+        selector: Fitted `SelectiveClassifier`, or a dict of them.
+        num_bins: Number of bins of the calibration errors, at most 1000.
+        num_mistakes: How many of the surest mistakes to show, with the
+            images if the inputs are images.
+        title: Title of the page.
+        notes: What readers must know of the data, by name, such as
+            `{"Data set": "CIFAR-10 test"}`; shown as plain text.
+        **options: With `data`: how the models are run and what is known of
+            the rows, as in `Predictions.of_model`, such as `groups` and
+            `class_names`. Without: `verbose` alone, 0 for no progress bar.
+
+    Returns:
+        The page and its numbers; `save(path)` writes it.
+
+    Raises:
+        ImportError: If Jinja2 or matplotlib is not installed.
+        RuntimeError: If a calibrator or selector is not fitted.
+        TypeError: If a model has several outputs and none is named, or
+            predictions are told an option again, or come with data.
+        ValueError: If shapes or names do not fit, there are no data, or it
+            is not known what the models return.
+
+    Example:
+
+    >>> import keras_calib
+    >>> p = keras_calib.Predictions([0, 1, 1], [[0.9, 0.1]] * 3)
+    >>> page = keras_calib.report(p, verbose=0)
+    >>> page.results["model"]["verdict"]["headline"]
+    'Too few errors to say'
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        https://arxiv.org/abs/1706.04599
+    """
+    # Check what can be checked before hours of predictions.
+    template()
+    check_integer("num_bins", num_bins, 1)
+    check_at_most("num_bins", num_bins, 1000)
+    check_integer("num_mistakes", num_mistakes, 0)
+    if not isinstance(notes, dict | None):
+        raise type_error("`notes` must be a dict of texts by name", notes=notes)
+    evaluations, choices = gathered(
+        predictions,
+        data,
+        {**options},
+        {"calibrator": calibrator, "selector": selector},
+        num_bins=num_bins,
+        num_mistakes=num_mistakes,
+    )
+    results = {x.name: x.results() for x in evaluations}
+    for name, choice in choices.items():
+        results[name]["choice"] = {
+            "name": choice.name,
+            "reason": choice.reason,
+            "candidates": [
+                # A candidate that was not tried has no numbers.
+                {
+                    k: v if not x.note or k in ("name", "note") else None
+                    for k, v in x.to_dict().items()
+                }
+                for x in choice.candidates
+            ],
+        }
+    html = page_of(
+        evaluations,
+        results,
+        title=title,
+        num_bins=num_bins,
+        notes=notes or {},
+    )
+    return ReportPage(html, results)
+
+
 def page_of(
     evaluations: list[Any],
     results: dict[str, dict],
@@ -111,7 +214,8 @@ def page_of(
         kind=kind,
         title=title,
         models=[
-            _model(x, results[x.name], i) for i, x in enumerate(evaluations, 1)
+            model_of(x, results[x.name], i)
+            for i, x in enumerate(evaluations, 1)
         ],
         picture=picture,
         evaluations=evaluations,
@@ -123,42 +227,11 @@ def page_of(
     )
 
 
-def _model(evaluation: Any, results: dict, number: int) -> dict[str, Any]:
-    stages = stages_of(evaluation)
-    repaired = len(stages) > 1
-    it = "them" if evaluation.kind == "labels" else "it"
-    both = f"as the model gives {it}: no calibrator"
-    if repaired:
-        both = "before and after calibration"
-    final = stages[-1] or both
-    return {
-        "name": evaluation.name,
-        "number": number,
-        "results": results,
-        "stages": stages,
-        "repaired": repaired,
-        "final": final,
-        "evaluation": evaluation,
-        "sections": sections_of(evaluation, results, both, final),
-        "num_questions": sum(
-            x.needs is None for x in SECTIONS[evaluation.kind]
-        ),
-    }
-
-
 def template() -> Any:
     """The template of a page; ImportError if a package is missing."""
-    jinja2 = imported("jinja2", "A report", "report")
     matplotlib_module("figure")
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("keras_calib", "reporting"),
-        autoescape=True,
-        finalize=_printed,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html.jinja")
+    made = environment("A report", autoescape=True, finalize=_printed)
+    return made.get_template("page.html.jinja")
 
 
 def _printed(value: Any) -> Any:

@@ -13,7 +13,7 @@ from keras_calib.numerics.softmax import sigmoid
 from keras_calib.reporting.evaluation import (
     Evaluation,
     accepted,
-    with_intervals,
+    estimates_of,
 )
 from keras_calib.reporting.verdict import (
     about_label_selection,
@@ -27,7 +27,7 @@ _EXAMPLE_METRICS = ("accuracy", "mean_confidence", "ece")
 class LabelEvaluation(Evaluation):
     """What a model of several labels does."""
 
-    kind, _unit = "labels", "label"
+    kind, _unit, places = "labels", "label", ("example",)
 
     def __init__(self, *args: Any):
         super().__init__(*args)
@@ -72,7 +72,7 @@ class LabelEvaluation(Evaluation):
             },
             "summary": summaries[0],
             "labels": rows,
-            "examples": {**with_intervals(examples), "aurc": examples.aurc()},
+            "examples": {**estimates_of(examples), "aurc": examples.aurc()},
             "selection": None,
         }
         if len(stages) > 1:
@@ -120,7 +120,7 @@ class LabelEvaluation(Evaluation):
         score = np.abs(odds)
         confidence = sigmoid(score.astype("float64"))
         found = [confidence, places, label, (odds > 0).astype(int)]
-        self._keep(score, found, inputs, len(logits))
+        self._keep(score, found, inputs, lead)
         if answers:
             self._add_selection(answers, columns, weight, complete)
 

@@ -1,7 +1,7 @@
 """The measures of a report: what each is, and what calibration changed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras_calib.metrics.registry import mode_of
 
@@ -39,38 +39,26 @@ _GAP = "confidence_gap"
 _SIGNED = ("Confidence less accuracy", "above 0 is overconfident")
 
 
-class Measure(NamedTuple):
-    """A row of the table.
+def measures(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of the table of a model's results.
 
-    Attributes:
-        title: Name of the measure.
-        words: What it is.
-        cells: Value, interval and p-value of each stage, as texts.
-        change: Arrow, word and kind of the change, whose kind is `"better"`,
-            `"worse"` or `"unclear"`. None without calibration.
+    A row has a `title`, `words` that explain it, and for each stage a cell of
+    value, interval and p-value. With calibration there is a `change`: an arrow,
+    a word and a kind, which is `"better"`, `"worse"` or `"unclear"`.
     """
-
-    title: str
-    words: str
-    cells: list[tuple[str, str, str]]
-    change: tuple[str, str, str] | None
-
-
-def measures(results: dict[str, Any]) -> list[Measure]:
-    """The rows of the table of a model's results."""
     stages = [{_GAP: results[_GAP], **results["metrics"]}]
     if "calibrated_metrics" in results:
         gap = results["calibrated_confidence_gap"]
         stages.append({_GAP: gap, **results["calibrated_metrics"]})
     found = []
     words = EXPLAINED | (_OF_VOTES if "annotators" in results else {})
-    for name, explained in {_GAP: _SIGNED, **words}.items():
-        if name not in stages[0]:
-            continue
-        estimates = [stage[name] for stage in stages]
-        change = _change(name, *estimates) if len(estimates) > 1 else None
-        cells = [cell(name, x) for x in estimates]
-        found.append(Measure(*explained, cells, change))
+    for name, (title, told) in {_GAP: _SIGNED, **words}.items():
+        if name in stages[0]:
+            estimates = [stage[name] for stage in stages]
+            row: dict[str, Any] = {"title": title, "words": told}
+            row["cells"] = [cell(name, x) for x in estimates]
+            row["change"] = _change(name, *estimates) if estimates[1:] else None
+            found.append(row)
     return found
 
 

@@ -17,7 +17,6 @@ from keras_calib.predictions.options import DataOptions
 from keras_calib.reporting.evaluation import Evaluation, estimates_of
 from keras_calib.reporting.gathering import gathered
 from keras_calib.reporting.measures import EXPLAINED, TOP1_METRICS, cell
-from keras_calib.reporting.source import Source
 
 _keras = keras_module("keras.metrics")
 
@@ -28,7 +27,9 @@ _NO_ENDS = {"low": float("nan"), "high": float("nan")}
 
 
 class MetricTable(Result):
-    """Result of `evaluate`: print it, or take `results` or `to_frame()`.
+    """Result of `evaluate`: print it, or take `table["ece"]` or `to_frame()`.
+
+    For several models, `table["name"]` has the metrics of one of them.
 
     Attributes:
         results: By the name of the model, and then of the metric, a dict with
@@ -39,6 +40,12 @@ class MetricTable(Result):
     """
 
     results: dict[str, dict[str, dict[str, Any]]]
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        first, *others = self.results.values()
+        found = self.results if others else first
+        check_in("name", name, [*found])
+        return found[name]
 
     def _columns(self) -> dict[str, Any]:
         rows = [
@@ -51,15 +58,21 @@ class MetricTable(Result):
         return dict(zip(names, map(np.array, columns), strict=True))
 
     def _shown(self) -> dict[str, Any]:
-        """A row for each metric, and a column for each model."""
-        first = next(iter(self.results.values()))
-        metrics = [*first]
-        return {"metric": [_title(name, first[name]) for name in metrics]} | {
-            model: [
-                "{} ({})".format(*x) if x[1] else x[0]
-                for x in (cell(name, found[name]) for name in metrics)
-            ]
-            for model, found in self.results.items()
+        """A row for each metric, or for each model if these are more."""
+        models, first = self.results, next(iter(self.results.values()))
+        titles = {name: _title(name, first[name]) for name in first}
+        cells = {
+            (model, name): "{} ({})".format(*x) if x[1] else x[0]
+            for model, found in models.items()
+            for name, x in ((k, cell(k, x)) for k, x in found.items())
+        }
+        if len(models) > len(titles):
+            return {"model": [*models]} | {
+                title: [cells[model, name] for model in models]
+                for name, title in titles.items()
+            }
+        return {"metric": [*titles.values()]} | {
+            model: [cells[model, name] for name in titles] for model in models
         }
 
 
@@ -85,7 +98,9 @@ def evaluate(
     `report`. The data are read once, in memory that does not grow with them.
 
     Args:
-        predictions, data: As in `report`.
+        predictions, data: As in `report`: `Predictions`, or a list of them,
+            or a dict by the name of the model. Several are columns of one
+            table, or its rows where that is narrower.
         metrics: Keys, functions, metric classes or new objects, as
             `keras_calib.metrics.get` takes them; None for those of the page.
             An object reads outputs as it was made to. Those that
@@ -98,7 +113,8 @@ def evaluate(
         A `MetricTable`.
 
     Raises:
-        TypeError: If a metric cannot be streamed, such as a function of yours.
+        TypeError: If a metric cannot be streamed, such as a function of yours,
+            or these are no predictions.
         ValueError: If shapes or names do not fit, there are no data, or a
             metric needs what the predictions do not have.
 
@@ -125,7 +141,7 @@ def evaluate(
         {**options},
         {"calibrator": calibrator, "selector": None},
         num_bins=num_bins,
-        measured=lambda source: _measured(source, metrics),
+        measured=lambda kind: _measured(kind, metrics),
     )
     results: dict[str, Any] = {}
     for x in evaluations:
@@ -143,15 +159,15 @@ def evaluate(
     return MetricTable(results)
 
 
-def _measured(source: Source, metrics: Sequence[Any] | None) -> dict[str, Any]:
+def _measured(kind: str, metrics: Sequence[Any] | None) -> dict[str, Any]:
     """What evaluations of classes or of logs measure, in the order given."""
-    if source.kind == "labels":
+    if kind == "labels":
         return {}
     known = {*QUANTITIES} - {"objectness_deviation"}
-    if source.kind == "scores":
+    if kind == "records":
         known -= {"nll", "brier_score"}
     if metrics is None:
-        page = TOP1_METRICS if source.kind == "scores" else EXPLAINED
+        page = TOP1_METRICS if kind == "records" else EXPLAINED
         first, second, *rest = page
         return {"keys": [first, second, "confidence_gap", *rest]}
     keys, others = [], []
@@ -160,7 +176,7 @@ def _measured(source: Source, metrics: Sequence[Any] | None) -> dict[str, Any]:
         key = None if is_object else told_key("metrics", metric)
         if key in known:
             keys.append(key)
-        elif source.kind == "scores":
+        elif kind == "records":
             raise value_error(
                 "`metrics` must be of confidence and correctness: a log does "
                 "not have the outputs of all classes",

@@ -21,7 +21,6 @@ from keras_calib.plots.display import (
     matplotlib_module,
     plain,
 )
-from keras_calib.reporting.groups import worst_first
 
 # Inches of a wide diagram, about as wide as a phone, where text must be
 # readable, and of the small one of a label.
@@ -101,10 +100,9 @@ class _GroupsDisplay(Display):
         )
 
 
-def group_picture(found: dict[str, Any] | None) -> dict[str, str] | None:
+def group_picture(rows: list[dict[str, Any]]) -> dict[str, str] | None:
     """Gaps of the worst groups as a picture, None without any."""
-    rows = [x for x in (found or {}).get("rows", ()) if not x["too_few"]]
-    rows = worst_first(rows)[:_MOST_GROUPS]
+    rows = [x for x in rows if not x["too_few"]][:_MOST_GROUPS]
     if not rows:
         return None
     display = _GroupsDisplay(rows)

@@ -1,16 +1,19 @@
-"""The sections of a page: questions, and what their tables and pictures show.
+"""The sections of a page: what their tables and pictures show.
 
-`SECTIONS` says which sections a kind has. The templates of the kinds have a
-macro for each.
+The templates of the kinds have their questions, and a macro for each.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.risk_coverage import RiskCoveragePoints
+from keras_calib.metrics import CalibrationMetrics
+from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.softmax import sigmoid
 from keras_calib.plots import (
     ConfidenceDisplay,
     ReliabilityDisplay,
@@ -33,11 +36,6 @@ from keras_calib.reporting.pictures import (
     label_diagram,
     shown,
 )
-from keras_calib.reporting.slider import (
-    operating_points,
-    selected_row,
-    slider_rows,
-)
 
 # At most so many classes in the table.
 _NUM_CLASSES = 10
@@ -45,58 +43,41 @@ _NUM_CLASSES = 10
 _NUM_PAIRS = 6
 # Inches of diagrams, about as wide as a phone, where text must be readable.
 _TALL, _LOW = (3.5, 4.2), (3.5, 3.0)
+# The slider has about so many positions, evenly spread over the coverage.
+_NUM_STEPS = 200
+_RISKS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+# The page shows so many of them, the first below the risk of accepting all.
+_NUM_RISKS = 4
+_RULE = "Risk of at most {:g} %"
 # Labels in pictures, and in tables before the others are folded away.
 _NUM_PICTURES, _NUM_ROWS = 6, 25
 
 
-class Section(NamedTuple):
-    """A question that a page answers of each model.
-
-    Attributes:
-        block: Macro of the template.
-        title: The question.
-        rows: What the macro shows of an evaluation and its results, beside
-            these; None for no more.
-        repaired: The question if there is a calibrator, None for the same.
-        of_final: Whether it is of what users get, not of both stages.
-        needs: Key of the results without which there is no such section, and
-            with which it has no number.
-    """
-
-    block: str
-    title: str
-    rows: Callable[[Any, dict[str, Any]], dict[str, Any]] | None = None
-    repaired: str | None = None
-    of_final: bool = False
-    needs: str | None = None
-
-
-def sections_of(
-    evaluation: Evaluation, results: dict[str, Any], both: str, final: str
-) -> list[dict[str, Any]]:
-    """What the page shows of a model, section by section.
-
-    `both` and `final` name the stages that a section is of.
-    """
-    found, number = [], 0
-    for section in SECTIONS[evaluation.kind]:
-        title, rows = section.title, section.rows
-        if evaluation.calibrator is not None:
-            title = section.repaired or title
-        if section.needs is None:
-            number += 1
-            title = f"{number}. {title}"
-        elif section.needs not in results:
-            continue
-        found.append(
-            {
-                "block": section.block,
-                "title": title,
-                "when": final if section.of_final else both,
-                "rows": {} if rows is None else rows(evaluation, results),
-            }
-        )
-    return found
+def model_of(
+    evaluation: Evaluation, results: dict[str, Any], number: int
+) -> dict[str, Any]:
+    """What the template shows of a model, with rows for each of its blocks."""
+    stages = stages_of(evaluation)
+    repaired = len(stages) > 1
+    it = "them" if evaluation.kind == "labels" else "it"
+    both = f"as the model gives {it}: no calibrator"
+    if repaired:
+        both = "before and after calibration"
+    return {
+        "name": evaluation.name,
+        "number": number,
+        "results": results,
+        "stages": stages,
+        "repaired": repaired,
+        "both": both,
+        "final": stages[-1] or both,
+        "evaluation": evaluation,
+        "rows": {
+            block: rows(evaluation, results)
+            for block, rows in _ROWS[evaluation.kind].items()
+            if block != "groups" or "groups" in results
+        },
+    }
 
 
 def stages_of(evaluation: Evaluation) -> list[str]:
@@ -150,8 +131,8 @@ def _errors(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
 
 
 def _automation(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
-    chosen, on_slider = selected_row(evaluation, results["selection"])
-    steps, start = slider_rows(evaluation.final, chosen if on_slider else None)
+    chosen, on_slider = _selected_row(evaluation, results["selection"])
+    steps, start = _slider_rows(evaluation.final, chosen if on_slider else None)
     return {
         "points": operating_points(evaluation.final, chosen),
         # By columns, whose names take less room than those of each row.
@@ -178,10 +159,8 @@ def _classes(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
 
 
 def _groups(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
-    return {
-        "rows": worst_first(results["groups"]["rows"]),
-        "picture": group_picture(results["groups"]),
-    }
+    rows = worst_first(results["groups"]["rows"])
+    return {"rows": rows, "picture": group_picture(rows)}
 
 
 def _labels(evaluation: LabelEvaluation, results: dict) -> dict[str, Any]:
@@ -210,65 +189,39 @@ def _label_automation(
     return {"rows": rows, "most": _NUM_ROWS}
 
 
-_OF_CLASSES = (
-    Section("trust", "Can I trust the confidence?"),
-    Section(
-        "change",
-        "How far off is it?",
-        _change,
-        "What did calibration change?",
-    ),
-    Section("errors", "Where is it wrong though sure?", _errors),
-    Section(
-        "automation",
-        "How much can I automate at which risk?",
-        _automation,
-        of_final=True,
-    ),
-    Section("classes", "Which classes are worse?", _classes, of_final=True),
-    Section(
-        "groups",
-        "Which groups are served worse?",
-        _groups,
-        of_final=True,
-        needs="groups",
-    ),
-)
-# Which sections a kind has, in their order.
-SECTIONS: dict[str, tuple[Section, ...]] = {
-    "classes": _OF_CLASSES,
-    "scores": tuple(x for x in _OF_CLASSES if x.block != "classes"),
-    "labels": (
-        Section(
-            "trust",
-            "Can I trust the probabilities?",
-            of_final=True,
-        ),
-        Section(
-            "change",
-            "How far off are they?",
-            repaired="What did calibration change?",
-        ),
-        Section("labels", "Which labels are off?", _labels),
-        Section(
-            "errors",
-            "Where is it wrong though sure?",
-            _label_errors,
-            of_final=True,
-        ),
-        Section(
-            "automation",
-            "How much can I automate at which risk?",
-            _label_automation,
-            of_final=True,
-        ),
-    ),
+def _alone(evaluation: Evaluation, results: dict) -> dict[str, Any]:
+    """Nothing beside the results."""
+    return {}
+
+
+_Rows = Callable[[Any, dict], dict[str, Any]]
+_OF_LOGS: dict[str, _Rows] = {
+    "trust": _alone,
+    "change": _change,
+    "errors": _errors,
+    "automation": _automation,
+    "groups": _groups,
+}
+# What the blocks of a page show beside the results, by the kind.
+_ROWS: dict[str, dict[str, _Rows]] = {
+    "classes": {**_OF_LOGS, "classes": _classes},
+    "scores": _OF_LOGS,
+    "labels": {
+        "trust": _alone,
+        "change": _alone,
+        "labels": _labels,
+        "errors": _label_errors,
+        "automation": _label_automation,
+    },
 }
 
 
 def _mistakes(evaluation: Evaluation) -> list[dict[str, Any]]:
     """The surest mistakes, with what can be shown of samples."""
-    return [{**x._asdict(), **shown(x.sample)} for x in evaluation.mistakes]
+    return [
+        {**x._asdict(), "where": evaluation.where(x), **shown(x.sample)}
+        for x in evaluation.mistakes
+    ]
 
 
 def _sure(
@@ -352,3 +305,117 @@ def _place(row: dict[str, Any]) -> tuple:
         -row["ece"],
         row["number"],
     )
+
+
+def _selected_row(
+    evaluation: ClassEvaluation, found: dict | None
+) -> tuple[dict[str, Any] | None, bool]:
+    """The selector as a row of the slider, and whether that can show it.
+
+    It can if the score is the confidence after the same calibration.
+    """
+    if found is None or found["threshold"] is None:
+        return None, False
+    row = {
+        "threshold": found["confidence"],
+        "score": found["threshold"],
+        "coverage": found["coverage"],
+        "accepted": found["coverage"] * found["total"],
+        "risk": found["risk"]["value"],
+        "low": found["risk"]["low"],
+        "high": found["risk"]["high"],
+    }
+    if not found["coverage"]:
+        row["risk"] = None
+    own = getattr(evaluation.selector, "calibrator", None)
+    on_slider = found["confidence"] is not None and own is evaluation.calibrator
+    return row, on_slider
+
+
+def _slider_rows(
+    metrics: CalibrationMetrics, chosen: dict[str, Any] | None
+) -> tuple[list[dict[str, Any]], int]:
+    """Rows by ascending threshold, and which of them the slider starts at.
+
+    A row has the least `threshold` to accept as a confidence, and the same as
+    a `score` in log-odds. It has the `coverage`, the weight `accepted`, and the
+    `risk` on these data with its exact 95 % interval from `low` to `high`.
+
+    `chosen` is the row of the selector, if its threshold is one of this
+    confidence, and the slider starts there. Else it starts at the largest
+    round risk that is at most half of that of accepting everything.
+    """
+    curve, round_risks = metrics.curve(), _round_risks(metrics)
+    steps = np.linspace(0.0, 1.0, _NUM_STEPS + 1)[1:] - 1e-12
+    places = np.searchsorted(curve.coverage, steps)
+    points = [place for _, place in round_risks if place is not None]
+    places = np.union1d(np.minimum(places, len(curve.coverage) - 1), points)
+    # The curve ascends by coverage, the slider by threshold.
+    places = places.astype(int)[::-1]
+    rows = _rows_at(metrics, places)
+    if chosen is not None:
+        position = int(np.sum(curve.threshold[places] < chosen["score"]))
+        return [*rows[:position], chosen, *rows[position:]], position
+    limit = 0.5 * curve.risk[-1]
+    for risk, place in round_risks:
+        if risk <= limit and place is not None:
+            return rows, places.tolist().index(place)
+    return rows, 0
+
+
+def operating_points(
+    metrics: CalibrationMetrics, chosen: dict[str, Any] | None
+) -> list[dict[str, Any]]:
+    """Rows with a `rule`: the selector, round risks, accepting everything.
+
+    A risk that no threshold has is a row of the rule alone.
+    """
+    found = [] if chosen is None else [{"rule": "The selector", **chosen}]
+    (everything,) = _rows_at(metrics, np.array([-1]))
+    found.append({"rule": "Accept everything", **everything})
+    for risk, place in _round_risks(metrics):
+        row = {"rule": _RULE.format(100.0 * risk)}
+        if place is not None:
+            row |= _rows_at(metrics, np.array([place]))[0]
+        found.append(row)
+    return found
+
+
+def _round_risks(
+    metrics: CalibrationMetrics,
+) -> list[tuple[float, int | None]]:
+    """Round risks, and where on the curve each has the largest coverage."""
+    curve, found = metrics.curve(), []
+    for risk in [x for x in _RISKS if x < curve.risk[-1]][:_NUM_RISKS]:
+        met = np.flatnonzero(curve.risk <= risk + 1e-12)
+        found.append((risk, int(met[-1]) if len(met) else None))
+    return found
+
+
+def _rows_at(
+    metrics: CalibrationMetrics, places: np.ndarray
+) -> list[dict[str, Any]]:
+    """Rows of places on the curve."""
+    curve, sums = metrics.curve(), metrics.bins()
+    weight, squares = sums.weight.sum(), sums.squared_weight.sum()
+    coverage, risk = curve.coverage[places], curve.risk[places]
+    count = coverage * safe_divide(weight**2, squares)
+    low, high = clopper_pearson(np.minimum(risk * count, count), count)
+    score = curve.threshold[places].astype("float64")
+    columns = {
+        "threshold": sigmoid(score),
+        "score": score,
+        "coverage": coverage,
+        "accepted": coverage * weight,
+        "risk": risk,
+        "low": low,
+        "high": high,
+    }
+    rows: list[dict[str, Any]] = [
+        dict(zip(columns, map(float, values), strict=True))
+        for values in zip(*columns.values(), strict=True)
+    ]
+    for row in rows:
+        # JSON has no infinity, which is the threshold that accepts all.
+        row["score"] = row["score"] if np.isfinite(row["score"]) else None
+    return rows

@@ -507,6 +507,10 @@ def choose_threshold_for_mixtures(
         Technometrics 24, 1982,
         https://doi.org/10.1080/00401706.1982.10487790
     """
+    if groups is None:
+        raise value_error(
+            "`groups` must have a group for each sample", groups=None
+        )
     target = MixtureTarget(risk, delta, seed).check()
     outcomes = read_outcomes(scores, correct, None, delta, groups=groups)
     return target.choose(outcomes, in_log_odds(scores))

@@ -20,6 +20,7 @@ from keras_calib.backend.keras_internals import (
     callback_model,
     fit_arguments,
 )
+from keras_calib.backend.late import torch
 from keras_calib.backend.locks import PathLock, check_not_locked
 from keras_calib.backend.replicas import is_chief
 from keras_calib.inputs.checks import check_integer
@@ -463,8 +464,6 @@ def _random_state() -> dict[str, Any]:
     }
     if backend.backend() == "torch":
         # Keras' dropout draws from it on torch.
-        import torch
-
         numbers = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
         state["torch_random"] = [x.numpy() for x in numbers]
     return state
@@ -480,8 +479,6 @@ def _set_random(state: dict[str, Any], *, trial: bool = False) -> None:
         state["numpy_random"]
     )
     if backend.backend() == "torch" and state["torch_random"]:
-        import torch
-
         own, *others = map(torch.from_numpy, state["torch_random"])
         (torch.Generator() if trial else torch.default_generator).set_state(own)
         if not trial and len(others) == torch.cuda.device_count():

@@ -11,6 +11,7 @@ from keras_calib.backend.keras_internals import (
     loss_tracker,
     updated_metrics,
 )
+from keras_calib.backend.late import jax, torch
 from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.replicas import num_replicas, sum_over_replicas
 from keras_calib.inputs.checks import check_above
@@ -185,8 +186,6 @@ class SharpnessAwareModel(EpochModel):
 
     def _functional_step(self, state, data):
         """The step on JAX, from one state to the next."""
-        import jax
-
         weights, others, optimizer_state, metrics_state = state
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         run = jax.value_and_grad(self.compute_loss_and_updates, has_aux=True)
@@ -227,7 +226,5 @@ class SharpnessAwareModel(EpochModel):
 def _no_gradient() -> Any:
     """A context in which torch does not record."""
     if backend.backend() == "torch":
-        import torch
-
         return torch.no_grad()
     return contextlib.nullcontext()

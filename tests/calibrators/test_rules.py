@@ -152,7 +152,7 @@ def test_predictions_are_calibrated_and_no_input_of_the_layer():
         kc.TemperatureScaling(temperature=1.0),
         kc.LocalTemperatureScaling(use_image=True),
     ):
-        with pytest.raises(TypeError, match=r"`calibrate\(p\)` takes"):
+        with pytest.raises(TypeError, match=r"`calibrate\(p\)` of a cali"):
             layer(p)
 
 

@@ -27,6 +27,7 @@ TOLERANCE = Tolerance(relative=0.0, absolute=0.0)
 RENAMED = {
     "NAURC": "NormalizedAURC",
     "aece": "adaptive_ece",
+    "choose_threshold, by group": "choose_group_thresholds",
     "naurc": "normalized_aurc",
 }
 # Who is given all odd inputs: a loss, a metric, a function, a fit.
@@ -49,6 +50,8 @@ def _told(call: Callable, name: str) -> str:
 
 
 def _key(name: str) -> str:
+    if name in RENAMED:
+        return RENAMED[name]
     first, *rest = re.split(r"\b", name, maxsplit=2)[1:]
     return "".join([RENAMED.get(first, first), *rest])
 

@@ -52,12 +52,12 @@ MUTANTS = {
     ),
     "mistakes_numbered_in_their_batch": Mutant(
         "reporting/evaluation.py",
-        "self.num_samples + place\n",
-        "place\n",
+        "self.num_examples + first, *inside",
+        "first, *inside",
         "reporting/test_page.py::test_surest_mistakes_are_the_surest",
     ),
     "slider_below_its_risk": Mutant(
-        "reporting/slider.py",
+        "reporting/sections.py",
         "met = np.flatnonzero(curve.risk <= risk + 1e-12)",
         "met = np.flatnonzero(curve.risk <= 0.9 * risk)",
         "reporting/test_page.py::test_slider_rows_are_points_of_the_curve",

@@ -74,7 +74,7 @@ def test_predictions_are_taken_as_their_arrays(name):
 
 SCORED = {
     "choose_threshold": (kc.choose_threshold, {}),
-    "choose_group_thresholds": (
+    "choose_threshold, by group": (
         kc.choose_threshold,
         {"groups": "site"},
     ),

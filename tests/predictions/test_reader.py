@@ -79,6 +79,26 @@ def test_correctness_of_minus_0_is_wrong(tmp_path):
     assert np.unique(rows.labels, return_counts=True)[1].tolist() == [2, 1]
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["confidence,correct", "0.9,1", "0.8,", "0.7,0"],
+        [
+            "confidence,label,predicted",
+            *("0.9,cat,cat", "0.8,,eel", "0.7,eel,cat"),
+        ],
+    ],
+)
+@pytest.mark.parametrize("names", [None, ["cat", "eel"]])
+def test_a_row_without_a_label_counts_nowhere(tmp_path, lines, names):
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(lines))
+    with pytest.warns(RuntimeWarning, match="log.csv has 1 rows without"):
+        log = Predictions.read(path, class_names=names)
+    assert log.sample_weight.tolist() == [1.0, 0.0, 1.0]
+    assert log.outcomes().correct.tolist() == [1.0, 0.0]
+
+
 NAMES = ("cat", "dog", "eel")
 
 
@@ -223,7 +243,7 @@ def test_top1_records_are_confidence_and_correctness(tmp_path, form, ending):
             "label",
             3,
             {"confidence": "weight", "correct": "label"},
-            "`label` must be 0, 1, true or false .* row=5001, value=3",
+            "`label` must be 0, 1, true or false.* row=5001, value='3'",
         ),
         (
             "label",
@@ -311,7 +331,10 @@ def test_a_column_that_two_options_give_is_refused(records, kind):
     whole, top1 = records / f"r{kind}", records / f"t{kind}"
     for options, columns in (
         (("confidence", "sample_weight"), {"sample_weight": "confidence"}),
-        (("labels", "sample_weight"), {"sample_weight": "label"}),
+        (
+            ("labels", "sample_weight"),
+            {"labels": "label", "sample_weight": "label"},
+        ),
         (("labels", "predicted"), {"predicted": "label"}),
         (("correct", "confidence"), {"correct": "confidence"}),
         (("confidence", "groups"), {"groups": ["confidence"]}),
@@ -354,14 +377,14 @@ def test_an_answer_is_not_right_because_it_is_itself(records, kind):
     # A confidence is a score, and a group may be anything.
     columns = {"score": "confidence", "groups": "predicted", "ids": "predicted"}
     (part,) = AnswerLog(path, {**columns, "correct": "predicted"}).parts()
-    rows = part.outcomes
-    assert rows.score.tolist() == rows.confidence.tolist() == [0.9, 0.75, 1.0]
-    assert part.group.tolist() == rows.unit.tolist() == ["0", "1", "0"]
+    assert part["score"].tolist() == [0.9, 0.75, 1.0]
+    assert part["confidence"].tolist() == [0.9, 0.75, 1.0]
+    assert part["groups"].tolist() == part["ids"].tolist() == ["0", "1", "0"]
     # An option takes a column away from the name that it would be found by.
     log = AnswerLog(path, {"labels": "correct", "predicted": "label"})
     (part,) = log.parts()
     assert "correct" not in log.has
-    assert part.labels.tolist() == [0, 1, 0]
+    assert part["correct"].tolist() == [0, 1, 0]
 
 
 def test_lines_of_json_hold_the_same(tmp_path):

@@ -3,17 +3,18 @@
 import numpy as np
 import pytest
 
-from keras_calib.reporting.source import merged
+from keras_calib.reporting.gathering import merged
 
 
 def batch(count, shape=(3,), weight=True, inputs=(2,)):
-    return (
-        np.arange(count),
-        [np.full((count, *shape), i, "float32") for i in range(2)],
-        np.ones(count) if weight else None,
-        None if inputs is None else np.zeros((count, *inputs)),
-        {"site": np.arange(count) % 2},
-    )
+    return {
+        "labels": np.arange(count),
+        "weight": np.ones(count) if weight else None,
+        "inputs": None if inputs is None else np.zeros((count, *inputs)),
+        ("outputs", 0): np.zeros((count, *shape), "float32"),
+        ("outputs", 1): np.ones((count, *shape), "float32"),
+        ("groups", "site"): np.arange(count) % 2,
+    }
 
 
 @pytest.mark.parametrize(
@@ -31,10 +32,9 @@ def batch(count, shape=(3,), weight=True, inputs=(2,)):
 )
 def test_batches_of_one_form_are_joined_until_a_block_is_full(batches, lengths):
     blocks = list(merged(batches))
-    assert [len(block[0]) for block in blocks] == lengths
-    labels = [x for b in batches for x in b[0]]
-    assert labels == [x for b in blocks for x in b[0]]
-    for labels, outputs, weight, inputs, groups in blocks:
-        parts = [*outputs, weight, inputs, groups["site"]]
-        assert {len(x) for x in parts if x is not None} == {len(labels)}
-    assert [len(block[1]) for block in blocks] == [2] * len(blocks)
+    assert [len(block["labels"]) for block in blocks] == lengths
+    labels = [x for b in batches for x in b["labels"]]
+    assert labels == [x for b in blocks for x in b["labels"]]
+    for block, length in zip(blocks, lengths, strict=True):
+        assert block.keys() == batches[0].keys()
+        assert {len(x) for x in block.values() if x is not None} == {length}

@@ -56,9 +56,11 @@ def options(name):
     """The options of a command that take a value, with a value of each."""
     parser = argparse.ArgumentParser(add_help=False)
     command_of(name).add_arguments(parser)
+    values = {"SHARE": "0.5", "LOW,HIGH": "0.5,1", "GAP": "0", "NAMES": "all"}
     for action in parser._actions:
         if action.option_strings and action.nargs != 0:
-            yield action, str((action.choices or ["1"])[0])
+            own = values.get(action.metavar, "1")
+            yield action, str((action.choices or [own])[0])
 
 
 @pytest.mark.parametrize("name", COMMANDS)

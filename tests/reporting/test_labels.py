@@ -6,7 +6,7 @@ import pytest
 from report_pages import Page, mistakes, report_of
 
 import keras_calib as kc
-from keras_calib.reporting import entry_points, sections
+from keras_calib.reporting import html, sections
 
 NAMES = ["sky", "car", "dog"]
 
@@ -26,8 +26,8 @@ def tagged(n=800, seed=0, scale=2.0):
 @pytest.fixture
 def alone(monkeypatch):
     """Reports without their pages."""
-    monkeypatch.setattr(entry_points, "template", lambda: None)
-    monkeypatch.setattr(entry_points, "page_of", lambda *_, **__: "")
+    monkeypatch.setattr(html, "template", lambda: None)
+    monkeypatch.setattr(html, "page_of", lambda *_, **__: "")
 
 
 def report(labels, outputs, **options):

@@ -38,8 +38,8 @@ def test_a_change_is_clear_where_the_intervals_lie_apart(name, ends, change):
     found = results({name: dict(zip(keys, ends, strict=True))})
     rows = measures(found)
     place = ["confidence_gap", *EXPLAINED].index(name)
-    assert rows[place].change == change
-    others = [x.change[1] for i, x in enumerate(rows) if i != place]
+    assert rows[place]["change"] == change
+    others = [x["change"][1] for i, x in enumerate(rows) if i != place]
     assert {*others} == {"same"}
 
 
@@ -51,7 +51,7 @@ def test_a_p_value_stands_below_its_interval(p_value, text):
     estimate = {"value": 0.1, "low": 0.0, "high": 0.2, "p_value": p_value}
     row = measures(results({"ecce": estimate}))
     place = ["confidence_gap", *EXPLAINED].index("ecce")
-    assert row[place].cells[1] == ("0.1000", "0.0000 to 0.2000", text)
+    assert row[place]["cells"][1] == ("0.1000", "0.0000 to 0.2000", text)
 
 
 def test_the_page_says_which_values_should_be_small():
@@ -68,4 +68,6 @@ def test_the_page_says_which_values_should_be_small():
 def test_without_calibration_there_is_no_change():
     found = results({})
     del found["calibrated_metrics"], found["calibrated_confidence_gap"]
-    assert {(len(x.cells), x.change) for x in measures(found)} == {(1, None)}
+    assert {(len(x["cells"]), x["change"]) for x in measures(found)} == {
+        (1, None)
+    }

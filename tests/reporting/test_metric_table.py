@@ -111,6 +111,36 @@ def test_metrics_are_picked_in_every_form():
         kc.evaluate(p, from_logits=True)
 
 
+def test_a_list_of_predictions_is_one_table():
+    p, q = kc.Predictions(LABELS, PROBS), kc.Predictions(LABELS, PROBS[:, ::-1])
+    one = kc.evaluate(p, metrics=["ece", "nll"], verbose=0)
+    assert one["ece"] == one.results["model"]["ece"]
+    with pytest.raises(ValueError, match="`name` must be one of .'ece', 'nll'"):
+        one["model"]
+    table = kc.evaluate([p, q], metrics=["ece", "nll"], verbose=0)
+    assert table["model 1"] == one.results["model"]
+    # More models than metrics: a row for each.
+    found = kc.evaluate([p, q, p], metrics=["ece", "nll"], verbose=0)
+    head, *rows = str(found).splitlines()
+    assert head.split() == ["model", "ece", "nll"]
+    assert [x.split("  ")[0] for x in rows] == [f"model {k}" for k in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("function", [kc.evaluate, kc.report])
+def test_what_is_neither_predictions_nor_a_model_is_told(function):
+    p = kc.Predictions(LABELS, PROBS)
+    selector = kc.SelectiveClassifier()
+    for given, words in (
+        ((p, p), "`data` must be left out .* several as a list"),
+        ((p, selector), "fitted parts by `calibrator=` or `selector=`"),
+        ((LABELS, PROBS), r"become `Predictions\(labels, outputs\)`"),
+        ((selector,), "`predictions` must be `Predictions`, or a list or a"),
+        (([p, PROBS],), "Received: predictions='ndarray'"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            function(*given, verbose=0)
+
+
 def test_a_table_prints_a_row_for_each_metric():
     p = kc.Predictions(LABELS, PROBS)
     found = kc.evaluate({"a": p, "b": p}, metrics=["ece", "nll"], verbose=0)

@@ -19,8 +19,8 @@ from report_pages import (
 
 import keras_calib as kc
 from keras_calib.predictions import predictions
-from keras_calib.reporting import source
-from keras_calib.reporting.slider import operating_points
+from keras_calib.reporting import gathering
+from keras_calib.reporting.sections import operating_points
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ def test_names_that_no_file_can_hold_are_written_with_escapes(
 def test_surest_mistakes_are_the_surest(monkeypatch):
     # Numbers are those in all data, of which 100 samples come at a time.
     monkeypatch.setattr(predictions, "_BLOCK", 400)
-    monkeypatch.setattr(source, "_OUTPUTS", 400)
+    monkeypatch.setattr(gathering, "_OUTPUTS", 400)
     labels, logits = noisy_predictions(300)
     images = np.zeros((300, 8, 8, 1), "uint8")
     images[:, 0, 0, 0] = np.arange(300) % 256
@@ -299,3 +299,35 @@ def test_save_leaves_a_whole_file_or_the_old_one(made, tmp_path):
     with pytest.raises(ValueError, match="`path` must be a file"):
         (tmp_path / "folder.html").mkdir()
         made.save(tmp_path / "folder.html")
+
+
+@pytest.mark.usefixtures("words_alone")
+@pytest.mark.parametrize(
+    ("lead", "head", "place", "numbered"),
+    [
+        ((5, 6, 10), "pixels of 5 images", "row", "Images, rows and columns"),
+        ((30, 10), "positions of 30 sequences", "pos", "Sequences and pos"),
+    ],
+)
+def test_a_page_counts_what_predictions_are_of(lead, head, place, numbered):
+    labels, logits = noisy_predictions(300)
+    labels[:20] = 9
+    confidence = softmax(logits.astype("float64")).max(-1)
+    wrong = (logits.argmax(-1) != labels) & (labels != 9)
+    surest = int(np.argmax(np.where(wrong, confidence, 0.0)))
+    html = report_of(
+        labels.reshape(lead),
+        logits.reshape(*lead, 4),
+        from_logits=True,
+        ignore_class=9,
+        num_mistakes=1,
+        verbose=0,
+    ).html
+    text = Page(html).text
+    assert f"280 predictions for {head}, of 4 classes" in text
+    assert f"Neighbouring {head.split()[0]} are alike" in text
+    assert f"{numbered}" in text and "Samples are numbered" not in text
+    where = np.unravel_index(surest, lead)
+    assert mistakes(Page(html)) == [where[0]]
+    assert f"{where[0]}, {place}" in text
+    assert str(where[-1]) in text.split(f"{where[0]}, {place}")[1][:20]

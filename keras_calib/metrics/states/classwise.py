@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.compiled import take_at
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import bin_index, equal_mass_error
 from keras_calib.inputs.batch import Batch
@@ -23,7 +24,6 @@ from keras_calib.numerics.arrays import (
     array_namespace,
     cast,
     safe_divide,
-    take_at,
 )
 from keras_calib.numerics.row_blocks import probability_blocks
 from keras_calib.numerics.softmax import log_odds_of

@@ -1,7 +1,8 @@
 """Logs of a model in use: answers, and the labels that came for them."""
 
+import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,41 +13,27 @@ from keras_calib.predictions.correctness import (
     flags_of,
     same_labels,
     time_of,
+    warn_of_gaps,
 )
+from keras_calib.predictions.reader import read_predictions
 from keras_calib.predictions.roles import (
     ROLES,
+    FileOptions,
     check_one_role,
+    check_one_truth,
     check_present,
     column_of,
 )
 from keras_calib.predictions.tables import Table, plain
-from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import Progress, load_keras
 
 _VERDICTS = "accepted", "correct", "labels", "predicted"
-_READ = "ids", "confidence", "score", *_VERDICTS, "time", "groups"
 _NUMBERS = "confidence", "score"
+# These are read where they are asked for.
+_ASKED = "groups", "units"
+_READ = "ids", "confidence", "score", *_VERDICTS, "time", *_ASKED
 # Of a file's columns, those that errors name.
 _MOST_NAMES = 20
-
-
-class Answers(NamedTuple):
-    """Answers of a log, in its order; None for columns that it has not.
-
-    Attributes:
-        outcomes: Scores and confidences, with ids as units; `correct` is
-            NaN without a label.
-        accepted: Whether each answer was accepted, or None.
-        group: Names of groups `(n,)`, or None.
-    """
-
-    outcomes: Outcomes
-    accepted: np.ndarray | None
-    group: np.ndarray | None
-
-    @property
-    def labels(self) -> np.ndarray:
-        """1 for a right and 0 for a wrong answer `(n,)`, NaN if unknown."""
-        return self.outcomes.correct
 
 
 class AnswerLog:
@@ -96,12 +83,13 @@ class AnswerLog:
         # What an option gives is not found by its own name too.
         given = {columns[x] for x in _VERDICTS}
         free = [x for x in self._file.names if x not in given]
-        found = {x: column_of(x, columns[x], free) for x in _READ}
+        found = {
+            x: column_of(x, columns[x], () if x in _ASKED else free)
+            for x in _READ
+        }
+        check_one_truth(columns)
         if columns["labels"] or columns["predicted"]:
             # As asked for, whatever a column of another name says.
-            if columns["correct"]:
-                rule = "`correct=` excludes `labels=` and `predicted=`"
-                raise value_error(rule, correct=columns["correct"])
             found["correct"] = None
         # A confidence may be the score too.
         used = [(x, found[x]) for x in (*_NUMBERS, *_VERDICTS)]
@@ -130,13 +118,16 @@ class AnswerLog:
 
     def watched(
         self, progress: Progress, what: str = "Reading"
-    ) -> Iterator[Answers]:
+    ) -> Iterator[dict[str, np.ndarray]]:
         """The answers, piece by piece, with a line of progress."""
         told = f"{what} {self.path.name}"
         return progress.rows(self.parts(), told, self.num_rows)
 
-    def parts(self) -> Iterator[Answers]:
-        """The answers, piece by piece."""
+    def parts(self) -> Iterator[dict[str, np.ndarray]]:
+        """The columns, piece by piece: `correct`, and what else there is.
+
+        It is 1 for a right and 0 for a wrong answer, NaN without a label.
+        """
         wanted = {**self._columns}
         if "correct" in wanted:
             wanted.pop("labels", None)
@@ -152,7 +143,9 @@ class AnswerLog:
             yield self._answers(read, start)
             start += len(next(iter(read.values())))
 
-    def _answers(self, read: dict[str, np.ndarray], start: int) -> Answers:
+    def _answers(
+        self, read: dict[str, np.ndarray], start: int
+    ) -> dict[str, np.ndarray]:
         num = len(next(iter(read.values())))
         if any(x.shape != (num,) for x in read.values()):
             raise value_error(
@@ -161,14 +154,10 @@ class AnswerLog:
             )
         if "time" in read:
             self._check_times(read["time"], start)
-        accepted, changed = self._accepted(read, start)
-        outcomes = Outcomes(
-            score=changed.get("score"),
-            correct=self._correct(read, start),
-            confidence=changed.get("confidence"),
-            unit=self._ids(read["ids"], start) if "ids" in read else None,
-        )
-        return Answers(outcomes, accepted, read.get("groups"))
+        if "ids" in read:
+            read["ids"] = self._ids(read["ids"], start)
+        read["correct"] = self._correct(read, start)
+        return self._accepted(read, start)
 
     def _correct(self, read: dict[str, np.ndarray], start: int) -> np.ndarray:
         if "correct" in read:
@@ -180,24 +169,27 @@ class AnswerLog:
 
     def _accepted(
         self, read: dict[str, np.ndarray], start: int
-    ) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-        """What was accepted, and the columns with calibrated confidences."""
+    ) -> dict[str, np.ndarray]:
+        """The columns, with what was accepted and calibrated confidences."""
         accepted = None
         if callable(self._threshold):
             column = self._threshold.column
             self.require((column,))
-            read = {**read, **self._threshold(read[column])}
-            accepted = read["accept"]
+            read |= self._threshold(read[column])
+            accepted = read.pop("accept")
         if "accepted" in read:
             name = self._columns["accepted"]
             accepted = flags_of(self._file, name, read["accepted"], start)
         elif accepted is None and self._threshold is not None:
             column = "score" if "score" in read else "confidence"
-            values, name = read[column], self._columns[column]
-            good = ~np.isnan(values)
-            self._file.check(name, good, "must not be NaN", start, values)
-            accepted = values >= self._threshold
-        return accepted, read
+            self.check_score(read[column], column, start)
+            accepted = read[column] >= self._threshold
+        return read if accepted is None else {**read, "accepted": accepted}
+
+    def check_score(self, values: np.ndarray, role: str, start: int) -> None:
+        """Raises ValueError for a score that is NaN."""
+        name, rule = self._columns[role], "must not be NaN"
+        self._file.check(name, ~np.isnan(values), rule, start, values)
 
     def _ids(self, values: np.ndarray, start: int) -> np.ndarray:
         ids = np.array([*map(plain, values)], object)
@@ -223,51 +215,109 @@ class AnswerLog:
 
 def labelled_answers(
     path: str,
-    columns: dict[str, str | None],
+    columns: dict[str, Any],
     progress: Progress,
-    of_confidence: bool = True,
-) -> tuple[Outcomes, int]:
-    """The answers of a log that have a label, and how many have none.
+    of_confidence: bool = False,
+) -> tuple[Outcomes, np.ndarray | None]:
+    """The answers of a file that have a label, and their ids or None.
 
-    The score is what the log has: a score or, with `of_confidence` or where
-    it has no score, the confidence.
+    Files are logs, or predictions of all classes, whose confidence is the
+    largest probability. The score is what the file has: a score or, with
+    `of_confidence` or where it has no score, the confidence. A `risk` among the
+    columns needs rows of different units.
     """
+    names = Table(path, columns["separator"], columns["decimal"] or ".").names
+    by_score = "score" in names and not columns["confidence"]
+    if of_confidence or not (columns["score"] or by_score):
+        found = _confidences(path, columns, progress, names)
+    else:
+        found = _scores(path, columns, progress)
+    correct = found["correct"]
+    if not len(correct):
+        raise value_error("the log must have answers", rows=0)
+    here = ~np.isnan(correct)
+    if not here.any():
+        raise value_error("the log must have labels", rows=len(correct))
+    if "ids" in found:
+        _check_once(found["ids"])
+    found = {name: x[here] for name, x in found.items()}
+    if columns.get("risk"):
+        check_independent(correct.shape, found.get("units"))
+    confidence = found.get("confidence")
+    score = found["score"] if confidence is None else confidence
+    rows = Outcomes(
+        score.astype("float64"), found["correct"], confidence=confidence
+    )
+    if "groups" in found:
+        own = found["groups"].astype(str)
+        known, places = read_groups(own, own.shape)
+        rows = rows._replace(group=places, names=known)
+    return rows, found.get("ids")
+
+
+def _scores(
+    path: str, columns: dict[str, Any], progress: Progress
+) -> dict[str, np.ndarray]:
+    """Columns of a log of scores; correctness is NaN without a label."""
     log = AnswerLog(path, columns)
-    empty = value_error("the log must have answers", rows=0)
-    if log.is_empty:
-        raise empty
-    needed: tuple[str, ...] = ("score", "confidence")
-    if of_confidence or (columns["confidence"] and not columns["score"]):
-        needed = ("confidence",)
-    log.require(needed)
+    log.require(("score",))
     log.require_labels()
-    column = next(name for name in needed if name in log.has)
-    kept: list[tuple] = []
+    kept: dict[str, list] = {"correct": []}
     start = 0
     for part in log.watched(progress):
-        values = np.asarray(getattr(part.outcomes, column))
-        _check_values(log, column, values, start)
-        start += len(values)
-        others = part.labels, part.outcomes.unit, part.group
-        read = values.astype("float64"), *others
-        kept.append(tuple(() if x is None else x for x in read))
-    if not start:
-        raise empty
-    score, correct, ids, groups = map(np.concatenate, zip(*kept, strict=True))
-    here = correct == correct
-    if not here.any():
-        raise value_error("the log must have labels", rows=start)
-    rows = Outcomes(score[here], correct[here])
-    if column == "confidence":
-        rows = rows._replace(confidence=rows.score)
-    if "ids" in log.has:
-        _check_once(ids)
-        rows = rows._replace(unit=ids[here])
-    if columns["groups"]:
-        own = groups[here].astype(str)
-        names, places = read_groups(own, own.shape)
-        rows = rows._replace(group=places, names=names)
-    return rows, int((~here).sum())
+        log.check_score(part["score"], "score", start)
+        start += len(part["score"])
+        for name in ("score", "correct", "ids", *_ASKED):
+            if name in part:
+                kept.setdefault(name, []).append(part[name])
+    found = {
+        k: np.concatenate(x) if x else np.zeros(0) for k, x in kept.items()
+    }
+    warn_of_gaps(log.path.name, np.isnan(found["correct"]))
+    return found
+
+
+def _confidences(
+    path: str, columns: dict[str, Any], progress: Progress, names: list[str]
+) -> dict[str, np.ndarray]:
+    """Columns of predictions; correctness is NaN where a row counts nowhere."""
+    if not (columns["confidence"] or "confidence" in names):
+        load_keras(progress)
+    group = columns["groups"]
+    options = {x: columns.get(x) for x in FileOptions.__annotations__}
+    options["groups"] = (group,) if group else ()
+    watched = functools.partial(progress.rows, what=f"Reading {path}")
+    p = read_predictions(
+        path, {k: x for k, x in options.items() if x is not None}, watched
+    )
+    check_independent(p.shape, None)
+    rows = p.outcomes(every=True)
+    weight = np.ones(len(p)) if rows.weight is None else rows.weight
+    if np.any((weight != 0.0) & (weight != 1.0)):
+        raise value_error(
+            "weights must be 1, or 0 for rows to leave out, as a threshold is "
+            "chosen on answers that count alike: leave the column out",
+            weight=float(weight.max()),
+        )
+    found = {
+        "confidence": np.asarray(rows.confidence),
+        "correct": np.where(weight > 0, rows.correct, np.nan),
+    }
+    others = {"ids": p.ids, "units": p.units, "groups": p.groups.get(group)}
+    return found | {k: x for k, x in others.items() if x is not None}
+
+
+def check_independent(shape: tuple[int, ...], units: Any) -> None:
+    """Raises ValueError for a guarantee of rows that depend on each other."""
+    repeated = units is not None and len(np.unique(units)) < len(units)
+    if len(shape) > 1 or repeated:
+        raise value_error(
+            "a guarantee needs one prediction for each sample: pixels of an "
+            "image, or rows of one unit, are not independent. Take one row of "
+            "each unit",
+            shape=shape,
+            units=None if units is None else len(np.unique(units)),
+        )
 
 
 def _check_once(ids: np.ndarray) -> None:
@@ -282,16 +332,3 @@ def _check_once(ids: np.ndarray) -> None:
             id=str(names[place]),
             times=int(counts[place]),
         )
-
-
-def _check_values(
-    log: AnswerLog, column: str, values: np.ndarray, start: int
-) -> None:
-    good, rule = ~np.isnan(values), "must not be NaN"
-    if column == "confidence":
-        good = (values >= 0.0) & (values <= 1.0)
-        rule = (
-            "must be in [0, 1] in every row; give a log-probability or "
-            "another number by `score=`"
-        )
-    log._file.check(column, good, rule, start, values)

@@ -4,16 +4,41 @@ Nothing here needs Keras or NumPy: help and errors of usage come at once.
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from keras_calib.backend.errors import value_error
 from keras_calib.predictions.roles import ROLES
 from keras_calib.reporting.commands.terminal import Found, Progress, blamed
 
-# What follows a flag, by its name in the help; others are texts.
-_TYPES = {"SHARE": float, "N": int, "ID": int}
+
+def refused(rule: str, text: str) -> argparse.ArgumentTypeError:
+    """The error of what follows a flag."""
+    return argparse.ArgumentTypeError(f"{rule}. Received: {text}")
+
+
+def share(text: str, most: bool = False) -> float:
+    """A number between 0 and 1; with `most` 1 too."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = float("nan")
+    if not (0.0 < found < 1.0 or (most and found == 1.0)):
+        raise refused("must be a number between 0 and 1, such as 0.05", text)
+    return found
+
+
+def _sign(text: str) -> str:
+    """The sign between columns, where \\t is a tab."""
+    sign = text.replace("\\t", "\t")
+    if len(sign) != 1:
+        raise refused("must be one sign, and not that of --decimal", text)
+    return sign
+
+
+# What follows a flag, by its name in the help; others are texts. After FILE are
+# the endings that it may have.
+_TYPES = {"SHARE": share, "N": int, "ID": int, "SIGN": _sign}
 # Flags, with the name of what follows, and their help or what argparse takes.
 Options = dict[str, str | dict[str, Any]]
 
@@ -97,26 +122,45 @@ class Command(NamedTuple):
 
     def check(self, given: argparse.Namespace) -> None:
         """Raises ValueError for arguments that are wrong."""
+        for name, text, endings in self._files(given):
+            if endings and not text.lower().endswith(tuple(endings)):
+                raise value_error(
+                    f"{name} must be a file that ends in "
+                    f"{' or '.join(endings)}",
+                    **{name: text},
+                )
+        if given.separator == given.decimal:
+            raise value_error(
+                "--separator must be one sign, and not that of --decimal",
+                **{"--separator": given.separator},
+            )
         self.check_own(given)
-        _check_form(given)
 
     def check_files(self, given: argparse.Namespace) -> None:
         """Raises ValueError for a file that is not there, before long work."""
         from keras_calib.backend.files import path_of
 
+        for name, text, _ in self._files(given):
+            if name in _WRITTEN:
+                continue
+            with blamed(f"{name}={text}"):
+                try:
+                    path_of(text).stat()
+                except OSError as error:
+                    raise ValueError(str(error.strerror)) from error
+
+    def _files(
+        self, given: argparse.Namespace
+    ) -> Iterator[tuple[str, str, list[str]]]:
+        """Flags, paths and possible endings of the files that are given."""
         for flag in (x for group in self.options.values() for x in group):
-            name, *value = flag.split()
-            if value != ["FILE"] or name in _WRITTEN:
+            name, _, kind = flag.partition(" FILE")
+            if name == flag:
                 continue
             told = getattr(given, name.removeprefix("--").replace("-", "_"))
             for text in told if isinstance(told, list) else [told]:
-                if text is None:
-                    continue
-                with blamed(f"{name}={text}"):
-                    try:
-                        path_of(text).stat()
-                    except OSError as error:
-                        raise ValueError(str(error.strerror)) from error
+                if text is not None:
+                    yield name, text, kind.split("|") if kind else []
 
 
 def columns(*roles: str, **told: str) -> Options:
@@ -134,44 +178,8 @@ def flags(*names: str) -> dict[str, str]:
 
 
 # How errors of the reader call its arguments here.
+_OF_READER = *ROLES, "votes", "multi_label", "class_names"
 READER_WORDS = {
-    **{f"{k}=": flag for k, flag in flags(*ROLES).items()},
-    **{
-        f"{k}=": flag
-        for k, flag in flags("votes", "multi_label", "class_names").items()
-    },
+    **{f"{k}=": flag for k, flag in flags(*_OF_READER).items()},
     "decimal": "--decimal",
 }
-
-
-def _check_form(given: argparse.Namespace) -> None:
-    """Takes \\t for a tab; ValueError for a separator of several signs."""
-    if given.separator is None:
-        return
-    given.separator = given.separator.replace("\\t", "\t")
-    if len(given.separator) != 1 or given.separator == given.decimal:
-        raise value_error(
-            "--separator must be one sign, and not that of --decimal",
-            **{"--separator": given.separator, "--decimal": given.decimal},
-        )
-
-
-def check_shares(given: argparse.Namespace, names: Iterable[str]) -> None:
-    """Raises ValueError for a share out of (0, 1); a coverage may be 1."""
-    for name in names:
-        share = getattr(given, name)
-        most = share == 1.0 and name == "coverage"
-        if share is not None and not (0.0 < share < 1.0 or most):
-            raise value_error(
-                f"`{name}` must be a number between 0 and 1, such as 0.05",
-                **{name: share},
-            )
-
-
-def check_ending(flag: str, path: str | None, endings: Sequence[str]) -> None:
-    """Raises ValueError for the path of a file of another kind."""
-    if path is not None and Path(path).suffix.lower() not in endings:
-        raise value_error(
-            f"{flag} must be a file that ends in {' or '.join(endings)}",
-            **{flag: path},
-        )

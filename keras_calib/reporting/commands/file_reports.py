@@ -24,18 +24,16 @@ from keras_calib.exporting.answer_threshold import (
     calibrator_facts,
     told_calibrator,
 )
-from keras_calib.inputs.labels import shares_of_rows
 from keras_calib.predictions import Predictions
 from keras_calib.predictions.reader import read_predictions
 from keras_calib.predictions.roles import FileOptions
+from keras_calib.reporting.commands.answer_log import check_independent
 from keras_calib.reporting.commands.repeated_samples import (
     check_apart,
     check_ids_apart,
-    row_keys,
 )
 from keras_calib.reporting.commands.terminal import Progress, blamed
-from keras_calib.reporting.entry_points import report
-from keras_calib.reporting.html import ReportPage
+from keras_calib.reporting.html import ReportPage, report
 from keras_calib.selection import SelectiveClassifier
 
 # Calibrators of the confidence alone, and of all classes.
@@ -76,17 +74,27 @@ def report_of_files(
     _check_alike("from_logits", models)
     held_out = {k: p for k, p in files.items() if k not in models}
     first, names = next(iter(models.values())), _names(given.predictions)
-    ids: list[Any] = [p.ids for p in models.values()]
-    for flag, own in zip(models, ids, strict=True):
-        if not np.array_equal(ids[0], own):
+    for flag, p in models.items():
+        if not np.array_equal(first.ids, p.ids):  # type: ignore[arg-type]  # None is equal to None
             raise ValueError(
                 "all --predictions must have the same ids in the same order. "
                 f"Received: other ones in {flag}"
             )
-    _check_kind(first, given)
+    if len(models) > 1 and first.kind == "records":
+        raise ValueError(
+            "Records of the predicted class alone need one file of "
+            f"--predictions. Received: {len(models)}"
+        )
+    if first.votes and given.selection:
+        raise ValueError(
+            "Votes and --selection exclude each other: the guarantee of a "
+            "threshold is for one class of each sample. Choose it on class ids"
+        )
     if held_out:
         # Before anything is fitted.
-        _check_apart({"--predictions": first, **held_out})
+        apart = {"--predictions": first, **held_out}
+        check_apart(apart)
+        check_ids_apart({flag: p.ids for flag, p in apart.items()})
     calibrator, selector = _fitted(held_out, given, progress)
     notes = _file_notes(paths, names, held_out)
     if isinstance(calibrator, ConfidenceCalibrator):
@@ -134,42 +142,6 @@ def _check_alike(fact: str, files: dict[str, Predictions]) -> None:
         )
 
 
-def _check_kind(p: Predictions, given: Namespace) -> None:
-    """Raises ValueError for what a kind of predictions cannot have."""
-    count = len(given.predictions)
-    if count > 1 and p.kind == "records":
-        raise ValueError(
-            "Records of the predicted class alone need one file of "
-            f"--predictions. Received: {count}"
-        )
-    if p.votes and given.selection:
-        raise ValueError(
-            "Votes and --selection exclude each other: the guarantee of a "
-            "threshold is for one class of each sample. Choose it on class ids"
-        )
-    others = {
-        f"--{x}": getattr(given, x)
-        for x in ("calibration", "selection", "groups")
-        if getattr(given, x)
-    }
-    if p.multi_label and others:
-        raise value_error(
-            "a file of several labels at once is reported as it is", **others
-        )
-
-
-def _check_apart(files: dict[str, Predictions]) -> None:
-    """Refuses data that two files have."""
-    keys, ids = {}, {}
-    for flag, p in files.items():
-        parts = [row_keys(part.outputs) for part in p.batches()]
-        keys[flag] = np.concatenate(parts)
-        if p.ids is not None:
-            ids[flag] = p.ids
-    check_apart(keys)
-    check_ids_apart(ids)
-
-
 def _fitted(
     held_out: dict[str, Predictions], given: Namespace, progress: Progress
 ) -> tuple[Any, SelectiveClassifier | None]:
@@ -181,34 +153,23 @@ def _fitted(
             if flag.startswith("--calibration"):
                 calibrator = _calibrator(p, given, progress)
                 continue
-            _check_independent(p)
+            check_independent(p.shape, p.units)
             progress.say("Choosing the threshold ...")
             target: dict[str, Any] = {"risk": given.risk, "delta": given.delta}
-            if p.kind == "records":
-                selector = _confidence_selector(p, calibrator, target)
+            # A choice has a calibrator.
+            layer = getattr(calibrator, "calibrator", calibrator)
+            selector = SelectiveClassifier(calibrator=layer)
+            if p.kind != "records":
+                selector.fit(p, **target)
                 continue
-            layer = calibrator
-            if isinstance(layer, CalibratorChoice):
-                layer = layer.calibrator
-            selector = SelectiveClassifier(calibrator=layer).fit(
-                p.labels,
-                p.logits,
+            confidence = p.confidence if layer is None else layer(p.confidence)
+            selector.fit_scores(
+                bounded_log_odds(confidence),
+                p.correct,
                 sample_weight=p.sample_weight,
-                ignore_class=given.ignore_class,
                 **target,
             )
     return calibrator, selector
-
-
-def _check_independent(p: Predictions) -> None:
-    units = p.units
-    if p.outputs.ndim > 2 or (
-        units is not None and len(np.unique(units)) < len(units)
-    ):
-        raise ValueError(
-            "a threshold with a guarantee needs one prediction for each "
-            "sample: pixels of an image, or of a unit, are not independent"
-        )
 
 
 def _calibrator(
@@ -223,37 +184,14 @@ def _calibrator(
             "probabilities of all classes",
             **{"--calibrator": kind},
         )
+    progress.say("Fitting the calibrator ...")
     if is_log:
-        facts = calibrator_facts(p.confidence, p.correct, kind)
+        rows = p.outcomes()
+        facts = calibrator_facts(rows.confidence, rows.correct, kind)
         return ConfidenceCalibrator(facts)
-    labels = p.labels
-    if p.votes and labels.shape[-1] > 1:
-        # Calibrators are fitted on shares.
-        labels = shares_of_rows(labels.astype("float64"))[0]
-    data: dict[str, Any] = {
-        "sample_weight": p.sample_weight,
-        "ignore_class": p.ignore_class,
-    }
     if kind == "choose":
-        progress.say("Choosing the calibrator ...")
-        return choose_calibrator(labels, p.logits, **data)
-    progress.say("Fitting the temperature ...")
-    return TemperatureScaling().fit(labels, p.logits, **data)
-
-
-def _confidence_selector(
-    p: Predictions, calibrator: Any, target: dict[str, Any]
-) -> SelectiveClassifier:
-    """A selector by the log-odds of the confidence."""
-    confidence = p.confidence
-    if calibrator is not None:
-        confidence = calibrator(confidence)
-    return SelectiveClassifier(calibrator=calibrator).fit_scores(
-        bounded_log_odds(confidence),
-        p.correct,
-        sample_weight=p.sample_weight,
-        **target,
-    )
+        return choose_calibrator(p)
+    return TemperatureScaling().fit(p)
 
 
 def _names(paths: Sequence[str]) -> list[str]:

@@ -8,10 +8,9 @@ from keras_calib.reporting.commands.arguments import (
     FORM,
     Command,
     Options,
-    check_ending,
-    check_shares,
     columns,
     flags,
+    refused,
 )
 from keras_calib.reporting.commands.terminal import (
     Found,
@@ -48,8 +47,7 @@ examples:
   keras-calib monitor --log=answers.parquet --risk=0.01
   keras-calib monitor --log=monday.jsonl --late-labels=labels.csv --risk=0.01 \\
       --coverage=0.6,0.8 --state=monitor.npz --out=monitor.html
-  keras-calib monitor --log=answers.parquet --selector=threshold.json \\
-      --threshold=threshold.json
+  keras-calib monitor --log=answers.parquet --threshold=threshold.json
   keras-calib monitor --state=monitor.npz --late-labels=late.csv --unknown=skip
   keras-calib monitor --state=monitor.npz --restart=risk
 """
@@ -59,6 +57,56 @@ _WORDS = {
     **flags("max_waiting"),
     'unknown="skip"': "--unknown=skip",
 }
+_NAMES = ("risk", "calibration", "coverage")
+
+
+def _numbers(text: str, count: int) -> list[float]:
+    """Numbers with commas between them, NaN if they are not so many."""
+    try:
+        found = [*map(float, text.split(","))]
+    except ValueError:
+        found = []
+    return found if len(found) == count else [math.nan] * count
+
+
+def _threshold(text: str) -> float | str:
+    """A number, or the path of a file."""
+    if text.lower().endswith(".json"):
+        return text
+    (number,) = _numbers(text, 1)
+    if math.isnan(number):
+        raise refused(
+            "must be a number, or the .json file of `threshold`", text
+        )
+    return number
+
+
+def _coverage(text: str) -> tuple[float, float]:
+    low, high = _numbers(text, 2)
+    if not 0.0 <= low <= high <= 1.0:
+        raise refused(
+            "must be two shares with a comma between them, such as 0.6,0.8",
+            text,
+        )
+    return low, high
+
+
+def _tolerance(text: str) -> float | str:
+    if text == "none":
+        return text
+    (gap,) = _numbers(text, 1)
+    if not 0.0 <= gap < 1.0:
+        raise refused("must be a number in [0, 1), or none", text)
+    return gap
+
+
+def _restarted(text: str) -> list[str]:
+    names = [] if text == "all" else text.split(",")
+    if not {*names} <= {*_NAMES}:
+        raise refused(f"must be all, or of {', '.join(_NAMES)}", text)
+    return names
+
+
 _FILES: Options = {
     "--log FILE": {
         "action": "append",
@@ -70,24 +118,29 @@ _FILES: Options = {
         "default": [],
         "help": "labels of answers of this log, or of the logs before",
     },
-    "--state FILE": "the .npz file to go on from and to write",
-    "--out FILE": "a picture: .png or .svg, or .html with the text",
+    "--state FILE.npz": "the file to go on from and to write",
+    "--out FILE.png|.svg|.html": "a picture, in .html with the text",
 }
 _WATCHED: Options = {
     "--risk SHARE": "largest share of wrong answers among the accepted",
-    "--coverage LOW,HIGH": (
-        "least and largest accepted share that are as expected"
-    ),
-    "--selector FILE": (
-        "a .keras file with a fitted selector, or the .json file of a "
-        "certificate or of `threshold`: gives risk and coverage"
+    "--coverage LOW,HIGH": {
+        "type": _coverage,
+        "help": "least and largest accepted share that are as expected",
+    },
+    "--selector FILE.keras|.json": (
+        "a model with a fitted selector, or the file of a certificate or of "
+        "`threshold`: gives risk and coverage"
     ),
     "--delta SHARE": "probability of a false alarm, at any time (0.05)",
-    "--tolerance GAP": (
-        "gap between confidence and accuracy that is no cause for an alarm, or "
-        "`none` to leave calibration out (0.01)"
-    ),
+    "--tolerance GAP": {
+        "type": _tolerance,
+        "help": (
+            "gap between confidence and accuracy that is no cause for an "
+            "alarm, or `none` to leave calibration out (0.01)"
+        ),
+    },
     "--restart NAMES": {
+        "type": _restarted,
         "nargs": "?",
         "const": "all",
         "help": (
@@ -97,10 +150,14 @@ _WATCHED: Options = {
     },
 }
 _COLUMNS: Options = {
-    "--threshold SCORE": (
-        "least score to accept, where the log has no `accepted`; or the .json "
-        "file of `threshold`, for answers as in its log"
-    ),
+    "--threshold SCORE": {
+        "type": _threshold,
+        "help": (
+            "least score to accept, where the log has no `accepted`; or the "
+            ".json file of `threshold`, for answers as in its log, which gives "
+            "risk and coverage too"
+        ),
+    },
     "--unknown": {
         "choices": ("raise", "skip"),
         "default": "raise",
@@ -121,11 +178,10 @@ _COLUMNS: Options = {
     **FORM,
 }
 _GROUPS = {"files": _FILES, "what is watched": _WATCHED, "columns": _COLUMNS}
-_NAMES = ("risk", "calibration", "coverage")
 
 
 def _check(given: argparse.Namespace) -> None:
-    further = given.late_labels or given.restart
+    further = given.late_labels or given.restart is not None
     if not given.log and not (given.state and further):
         raise ValueError(
             "--log, the answers, must be given; or --state with --late-labels, "
@@ -133,18 +189,10 @@ def _check(given: argparse.Namespace) -> None:
         )
     if given.restart is not None and not given.state:
         raise ValueError("--restart needs --state, what to restart")
-    check_shares(given, ("risk", "delta"))
-    given.coverage = _coverage(given.coverage)
-    given.tolerance = _tolerance(given.tolerance)
-    given.threshold = _threshold(given.threshold)
-    given.restart = _restarted(given.restart)
     if given.max_waiting is not None and given.max_waiting < 0:
         raise value_error(
             "`max_waiting` must be >= 0", max_waiting=given.max_waiting
         )
-    check_ending("--state", given.state, [".npz"])
-    check_ending("--out", given.out, [".png", ".svg", ".html"])
-    check_ending("--selector", given.selector, [".keras", ".json"])
 
 
 def _run(given: argparse.Namespace, progress: Progress) -> Found:
@@ -155,63 +203,6 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
     from keras_calib.reporting.commands.watched_logs import watch_logs
 
     return watch_logs(given, progress)
-
-
-def _numbers(text: str, count: int) -> list[float]:
-    """Numbers with commas between them, NaN if they are not so many."""
-    try:
-        found = [*map(float, text.split(","))]
-    except ValueError:
-        found = []
-    return found if len(found) == count else [math.nan] * count
-
-
-def _threshold(text: str | None) -> float | str | None:
-    """A number, or the path of a file."""
-    if text is None or text.lower().endswith(".json"):
-        return text
-    (number,) = _numbers(text, 1)
-    if math.isnan(number):
-        raise value_error(
-            "--threshold must be a number, or the .json file of `threshold`",
-            **{"--threshold": text},
-        )
-    return number
-
-
-def _coverage(text: str | None) -> tuple[float, float] | None:
-    if text is None:
-        return None
-    low, high = _numbers(text, 2)
-    if not 0.0 <= low <= high <= 1.0:
-        raise value_error(
-            "`coverage` must be two shares with a comma between them, such as "
-            "0.6,0.8",
-            coverage=text,
-        )
-    return low, high
-
-
-def _tolerance(text: str | None) -> float | str | None:
-    if text in (None, "none"):
-        return text
-    (gap,) = _numbers(text, 1)
-    if not 0.0 <= gap < 1.0:
-        raise value_error(
-            "`tolerance` must be a number in [0, 1), or none", tolerance=text
-        )
-    return gap
-
-
-def _restarted(text: str | None) -> list[str] | None:
-    if text is None:
-        return None
-    names = [] if text == "all" else text.split(",")
-    if wrong := [x for x in names if x not in _NAMES]:
-        raise value_error(
-            f"--restart must be all, or of {', '.join(_NAMES)}", names=wrong
-        )
-    return names
 
 
 COMMAND = Command(

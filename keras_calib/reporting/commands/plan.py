@@ -1,7 +1,7 @@
 """The arguments of `keras-calib plan`, read and checked without Keras."""
 
 import argparse
-import contextlib
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,9 @@ from keras_calib.reporting.commands.arguments import (
     FORM,
     Command,
     Options,
-    check_ending,
-    check_shares,
     columns,
     flags,
+    share,
 )
 from keras_calib.reporting.commands.terminal import (
     Found,
@@ -58,6 +57,7 @@ _OPTIONS: Options = {
     "--pilot FILE": "predictions with labels",
     **{
         f"{flag} SHARE": {
+            "type": functools.partial(share, most=flag == "--coverage"),
             "default": value,
             "help": text + " (%(default)s)" * (value is not None),
         }
@@ -67,14 +67,13 @@ _OPTIONS: Options = {
         "default": 100_000,
         "help": "most labels to plan for (%(default)s)",
     },
-    "--out FILE": (
-        "file to write too: a picture .png or .svg, or .json or .csv"
-    ),
+    "--out FILE.png|.svg|.json|.csv": "picture or table to write too",
 }
 _ROLES = "labels", "logits", "probs", "confidence", "correct", "predicted"
+_READ = *_ROLES, "units", "separator", "decimal"
 _COLUMNS = {
     **columns(
-        *_ROLES,
+        *(*_ROLES, "units"),
         logits="columns of logits, as in `report`",
         probs="columns of probabilities, as in `report`",
     ),
@@ -85,7 +84,6 @@ _COLUMNS = {
 def _check(given: argparse.Namespace) -> None:
     if given.risk is None:
         raise ValueError("--risk must be given")
-    check_shares(given, [x.removeprefix("--") for x in _SHARES])
     if given.max_samples < 1:
         raise value_error(
             "`max_samples` must be >= 1", max_samples=given.max_samples
@@ -94,50 +92,31 @@ def _check(given: argparse.Namespace) -> None:
         raise ValueError("One of --pilot and --accuracy must be given")
     if given.pilot is not None and given.accuracy is not None:
         raise ValueError("--pilot and --accuracy exclude each other")
-    check_ending("--out", given.out, [".png", ".svg", ".json", ".csv"])
 
 
 def _run(given: argparse.Namespace, progress: Progress) -> Found:
     """The plan, which is written where --out says."""
     load_keras(progress)
+    from keras_calib.predictions import Predictions
+    from keras_calib.reporting.commands.answer_log import check_independent
     from keras_calib.selection import plan
 
     pilot = None
     if given.pilot:
         progress.say(f"Reading {given.pilot} ...")
         with blamed(f"--pilot={given.pilot}"):
-            pilot = _pilot(given)
+            read = {x: getattr(given, x) for x in _READ}
+            pilot = Predictions.read(given.pilot, **read)
+            check_independent(pilot.shape, pilot.units)
     progress.say("Simulating selections ...")
     names = [x.removeprefix("--") for x in _SHARES]
     options = {x: getattr(given, x) for x in (*names, "max_samples")}
-    with contextlib.nullcontext() if given.pilot else of_arguments():
+    at_fault = blamed(f"--pilot={given.pilot}") if pilot else of_arguments()
+    with at_fault:
         found = plan(pilot=pilot, **options)
     if given.out is not None:
         _write(found, Path(given.out))
     return Found(str(found), _facts(found))
-
-
-def _pilot(given: argparse.Namespace) -> tuple[Any, Any]:
-    """Scores and correctness of a file."""
-    from keras_calib.functional.ranking import top_scored
-    from keras_calib.predictions import Predictions
-
-    names = *_ROLES, "separator", "decimal"
-    p = Predictions.read(given.pilot, **{x: getattr(given, x) for x in names})
-    if p.outputs.ndim > 2:
-        raise value_error(
-            "`pilot` must have one prediction for each sample",
-            file=given.pilot,
-        )
-    if p.sample_weight is not None and (p.sample_weight != 1.0).any():
-        raise ValueError(
-            "a plan counts samples, so weights must be 1 everywhere: "
-            "leave the column `sample_weight` out"
-        )
-    if p.kind == "records":
-        return p.confidence, p.correct
-    top = top_scored(p.labels, p.outputs, "msp", from_logits=p.from_logits)
-    return top.score, top.correct
 
 
 def _write(found: Any, path: Path) -> None:

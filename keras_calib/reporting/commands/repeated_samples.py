@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.predictions import Predictions
 
 # The other of two files may repeat this share of the smaller one.
 _SAME = 0.2
@@ -14,11 +15,15 @@ _SEED = 20
 _BEYOND_CHANCE = 2.0
 
 
-def check_apart(keys: dict[str, np.ndarray]) -> None:
+def check_apart(files: dict[str, Predictions]) -> None:
     """Refuses data that were given twice, for which no guarantee holds.
 
-    Takes `row_keys` by the flag of their file.
+    Takes predictions by the flag of their file.
     """
+    keys = {
+        flag: np.concatenate([_row_keys(part.outputs) for part in p.batches()])
+        for flag, p in files.items()
+    }
     for (one, first), (two, second) in itertools.combinations(keys.items(), 2):
         share = _shared_share(first, second)
         if share > _SAME:
@@ -31,9 +36,10 @@ def check_apart(keys: dict[str, np.ndarray]) -> None:
             )
 
 
-def check_ids_apart(ids: dict[str, np.ndarray]) -> None:
-    """Refuses samples whose identifiers are in two files."""
-    for (one, first), (two, second) in itertools.combinations(ids.items(), 2):
+def check_ids_apart(ids: dict[str, np.ndarray | None]) -> None:
+    """Refuses samples whose identifiers are in two files, which may lack."""
+    told = {flag: x for flag, x in ids.items() if x is not None}
+    for (one, first), (two, second) in itertools.combinations(told.items(), 2):
         if len(both := np.intersect1d(first, second)):
             raise value_error(
                 "--predictions, --calibration and --selection must be "
@@ -44,7 +50,7 @@ def check_ids_apart(ids: dict[str, np.ndarray]) -> None:
             )
 
 
-def row_keys(outputs: np.ndarray) -> np.ndarray:
+def _row_keys(outputs: np.ndarray) -> np.ndarray:
     """Numbers uint64 `(n,)`, equal where predictions are.
 
     They are of the values in float32, so that the same predictions have the

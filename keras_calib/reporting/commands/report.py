@@ -10,8 +10,6 @@ from keras_calib.reporting.commands.arguments import (
     FORM,
     Command,
     Options,
-    check_ending,
-    check_shares,
     columns,
     flags,
 )
@@ -176,14 +174,14 @@ def _check(given: argparse.Namespace) -> None:
     if not given.predictions:
         raise ValueError("--predictions, the file to report on, must be given")
     if given.out != "-":
-        check_ending("--out", given.out, [".html", ".htm"])
-        if Path(given.out).is_dir():
+        out = Path(given.out)
+        if out.suffix.lower() not in (".html", ".htm") or out.is_dir():
             raise value_error(
-                "--out must be a file, not a folder", **{"--out": given.out}
+                "--out must be a file that ends in .html",
+                **{"--out": given.out},
             )
     elif given.json:
         raise ValueError("--json and --out=- exclude each other")
-    check_shares(given, ("risk", "delta"))
     if (given.selection is None) != (given.risk is None):
         raise ValueError(
             "--selection, the data to choose with, and --risk, the risk to "
@@ -206,7 +204,8 @@ def _check(given: argparse.Namespace) -> None:
             "--predictions, --calibration and --selection must be different "
             f"data. Received: {', '.join(map(str, places))}"
         )
-    _check_columns(given)
+    given.class_names = _class_names(given.class_names)
+    given.groups = given.groups.split(",") if given.groups else []
     given.notes = _notes(given.notes)
 
 
@@ -239,47 +238,6 @@ def _files(given: argparse.Namespace) -> list[tuple[str, str]]:
         if getattr(given, name) is not None:
             paths.append((f"--{name}", getattr(given, name)))
     return paths
-
-
-def _check_columns(given: argparse.Namespace) -> None:
-    if given.votes:
-        _check_votes(given)
-    outputs = [
-        f"--{name}"
-        for name in ("logits", "probs", "confidence")
-        if getattr(given, name) is not None
-    ]
-    if len(outputs) > 1:
-        raise ValueError(
-            "--logits, --probs and --confidence exclude each other. "
-            f"Received: {', '.join(outputs)}"
-        )
-    if given.correct is not None and given.predicted is not None:
-        raise ValueError("--correct and --predicted exclude each other")
-    for name in ("logits", "probs"):
-        if (getattr(given, name) or "").count("*") > 1:
-            raise value_error(
-                f"--{name} must have one * at most",
-                **{f"--{name}": getattr(given, name)},
-            )
-    given.class_names = _class_names(given.class_names)
-    given.groups = given.groups.split(",") if given.groups else []
-
-
-def _check_votes(given: argparse.Namespace) -> None:
-    if given.selection:
-        raise ValueError(
-            "--votes and --selection exclude each other: the guarantee of a "
-            "threshold is for one class of each sample. Choose it on class "
-            "ids, without --votes"
-        )
-    others = ("confidence", "correct", "predicted", "ignore_class")
-    if found := [x for x in others if getattr(given, x) is not None]:
-        flags = ", ".join(f"--{x.replace('_', '-')}" for x in found)
-        raise ValueError(
-            "--votes reads the probabilities of all classes, and a weight of "
-            f"0 leaves a row out. Received also: {flags}"
-        )
 
 
 def _class_names(text: str | None) -> list[str] | None:

@@ -45,21 +45,17 @@ def printed(found: Found, as_json: bool) -> str:
 
 def for_json(value: Any, nan: Any = None, infinity: Any = None) -> Any:
     """A value for JSON, which has no NaN and no infinity."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if hasattr(value, "_asdict"):
-        value = value._asdict()
-    if hasattr(value, "to_dict"):
-        value = value.to_dict()
+    # It needs NumPy, which the help does without.
+    from keras_calib.numerics.results import plain
+
+    value = plain(value)
     if isinstance(value, dict):
-        return {str(k): for_json(x, nan, infinity) for k, x in value.items()}
-    if isinstance(value, list | tuple | set):
+        return {k: for_json(x, nan, infinity) for k, x in value.items()}
+    if isinstance(value, list):
         return [for_json(x, nan, infinity) for x in value]
-    if isinstance(value, float):
-        told = nan if math.isnan(value) else infinity
-        return value if math.isfinite(value) else told
-    is_known = value is None or isinstance(value, bool | int | str)
-    return value if is_known else str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return nan if math.isnan(value) else infinity
+    return value
 
 
 @contextlib.contextmanager
@@ -107,11 +103,14 @@ class Progress:
     def rows(
         self, parts: Iterable[Any], what: str, total: int | None
     ) -> Iterator[Any]:
-        """The same parts of rows, whose `labels` are counted in the line."""
+        """The same parts of rows, which are counted in the line.
+
+        A part has `labels`, or is a dict with `correct`.
+        """
         done, begun, shown = 0, time.monotonic(), 0.0
         for part in parts:
             yield part
-            done += len(part.labels)
+            done += len(part["correct"] if type(part) is dict else part.labels)
             if (now := time.monotonic()) - shown < _PAUSE:
                 continue
             shown, text = now, f"{what}: {done:,} rows"

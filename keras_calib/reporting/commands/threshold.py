@@ -1,6 +1,7 @@
 """The arguments of `keras-calib threshold`, read and checked without Keras."""
 
 import argparse
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,9 @@ from keras_calib.reporting.commands.arguments import (
     FORM,
     Command,
     Options,
-    check_ending,
-    check_shares,
     columns,
     flags,
+    share,
 )
 from keras_calib.reporting.commands.terminal import (
     Found,
@@ -34,8 +34,11 @@ A log has one row for each answer, as `monitor` reads it:
   correct     1 or 0, true or false; or `label` and `predicted`. Rows without a
               label are left out
   id          may be there: then --calibration must hold other answers
-Files are .npz, .csv, .tsv, .parquet, or .jsonl with one JSON object in each
-line.
+  unit        may be there: rows of one unit depend on each other, and --risk
+              needs one row of each
+Or it has `label` with logits or probabilities of all classes, as `report` reads
+them; the confidence is the largest probability. Files are .npz, .csv, .tsv,
+.parquet, or .jsonl with one JSON object in each line.
 
 With --calibration, answers of a second log first fit a calibrator of the
 confidence c: log(q / (1 - q)) = slope * log(c / (1 - c)) + intercept (affine),
@@ -66,19 +69,23 @@ _FILES: Options = {
         "choices": ("affine", "beta", "temperature"),
         "help": "what to fit on them (affine)",
     },
-    "--out FILE": "the .json file to write too",
+    "--out FILE.json": "the file to write too",
 }
 _TARGET: Options = {
     "--risk SHARE": "largest share of wrong answers among the accepted",
-    "--coverage SHARE": (
-        "least share to accept, instead of --risk; no guarantee"
-    ),
+    "--coverage SHARE": {
+        "type": functools.partial(share, most=True),
+        "help": "least share to accept, instead of --risk; no guarantee",
+    },
     **DELTA,
 }
 _COLUMNS = columns(
-    *("confidence", "score", "correct", "labels", "predicted", "ids", "groups"),
+    *("confidence", "score", "logits", "probs", "correct", "labels"),
+    *("predicted", "ids", "units", "groups"),
     score="column of the score; the threshold is for it, if there is",
     groups="column of groups, such as tasks: a threshold for each",
+    logits="columns of logits, as in `report`",
+    probs="columns of probabilities, as in `report`",
 )
 _GROUPS = {
     "files": _FILES,
@@ -93,7 +100,6 @@ def _check(given: argparse.Namespace) -> None:
             "One of --risk and --coverage must be given",
             **{"--risk": given.risk, "--coverage": given.coverage},
         )
-    check_shares(given, ("risk", "coverage", "delta"))
     if given.calibrator is not None and given.calibration is None:
         raise ValueError(
             "--calibrator needs --calibration, the answers to fit it on"
@@ -109,7 +115,6 @@ def _check(given: argparse.Namespace) -> None:
                 "--log and --calibration must be different answers",
                 **{"--log": given.log},
             )
-    check_ending("--out", given.out, [".json"])
 
 
 def _run(given: argparse.Namespace, progress: Progress) -> Found:
@@ -130,18 +135,18 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
     from keras_calib.selection.thresholds import ErrorTarget
 
     with blamed(f"--log={given.log}"):
-        log, unlabelled = labelled_answers(
+        log, ids = labelled_answers(
             given.log, vars(given), progress, bool(given.calibration)
         )
     lines, score = [], log.score
     facts: dict[str, Any] | None = None
     if given.calibration:
         with blamed(f"--calibration={given.calibration}"):
-            columns = {**vars(given), "groups": None}
-            other, _ = labelled_answers(given.calibration, columns, progress)
-            if log.unit is not None and other.unit is not None:
-                ids = {"--log": log.unit, "--calibration": other.unit}
-                check_ids_apart(ids)
+            columns = {**vars(given), "groups": None, "risk": None}
+            other, others = labelled_answers(
+                given.calibration, columns, progress, True
+            )
+            check_ids_apart({"--log": ids, "--calibration": others})
             progress.say("Fitting the calibrator ...")
             kind = given.calibrator or "affine"
             facts = calibrator_facts(other.score, other.correct, kind)
@@ -161,11 +166,9 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
     )
     if given.out:
         write_statement(given.out, told)
-    if unlabelled:
-        lines.append(f"{unlabelled:,} answers without a label left out.")
     what = "score" if log.confidence is None else "confidence"
     lines += _told(chosen, f"calibrated {what}" if facts else what)
-    return Found("\n".join(lines), {**told, "unlabelled": unlabelled})
+    return Found("\n".join(lines), told)
 
 
 def _told(chosen: Any, what: str) -> list[str]:

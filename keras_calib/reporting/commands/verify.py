@@ -105,36 +105,25 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
 
 def _records(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     """What the kind of certificate needs, from the file."""
+    import numpy as np
+
     from keras_calib.backend.files import path_of
     from keras_calib.exporting.statement import read_statement, statement_path
     from keras_calib.exporting.statement_check import records_of_file
-    from keras_calib.predictions.tables import Table
-
-    facts = read_statement(statement_path(path_of(given.path)))
-    if facts["artefact"] is None:
-        return _answers(facts, given, progress)
-    file = Table(given.data, given.separator, given.decimal)
-    return records_of_file(facts, file, vars(given))
-
-
-def _answers(
-    facts: dict[str, Any], given: argparse.Namespace, progress: Progress
-) -> dict[str, Any]:
-    """The answers of a log, as they were when their threshold was chosen."""
-    import numpy as np
-
     from keras_calib.predictions.predictions import Predictions
+    from keras_calib.predictions.tables import Table
     from keras_calib.reporting.commands.answer_log import labelled_answers
 
-    column = facts["score"]["name"]
-    group = facts["data"].get("group")
-    names = dict.fromkeys(("score", "confidence", "labels", "predicted", "ids"))
-    names |= {x: getattr(given, x) for x in ("correct", "separator", "decimal")}
+    facts = read_statement(statement_path(path_of(given.path)))
+    if facts["artefact"] is not None:
+        file = Table(given.data, given.separator, given.decimal)
+        return records_of_file(facts, file, vars(given))
+    column, group = facts["score"]["name"], facts["data"].get("group")
+    names = {**dict.fromkeys(("labels", "predicted", "ids")), **vars(given)}
     names["groups"] = group and (given.groups or group)
-    # A log may have both.
-    names[column] = getattr(given, column)
-    if column == "confidence":
-        names[column] = given.confidence or column
+    if column == "score":
+        # A log may have both.
+        names["score"] = given.score or column
     log, _ = labelled_answers(given.data, names, progress, column != "score")
     found: dict[str, Any] = {"scores": log.score, "correct": log.correct}
     if column == "confidence":

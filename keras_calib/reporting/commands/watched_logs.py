@@ -1,11 +1,12 @@
 """What `keras-calib monitor` does: from logs to alarms."""
 
-import contextlib
 import html
 from argparse import Namespace
-from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from keras_calib.backend.errors import value_error, warn
 from keras_calib.backend.files import path_of, replacing
@@ -37,8 +38,14 @@ _PAGE = """\
 
 def watch_logs(given: Namespace, progress: Progress) -> Found:
     """What to print; the code is 3 with an alarm, else 0."""
-    with _reserved(given.state):
-        monitor = _monitor(given)
+    # Another process would overwrite the state.
+    kept = PathLock("state", given.state) if given.state else nullcontext()
+    with kept:
+        threshold = given.threshold
+        if isinstance(threshold, str):
+            with blamed(f"--threshold={threshold}"):
+                threshold = load_threshold(threshold)
+        monitor = _monitor(given, threshold)
         is_old = monitor.counts["answers"] > 0
         if given.restart is not None:
             with of_arguments():
@@ -46,10 +53,6 @@ def watch_logs(given: Namespace, progress: Progress) -> Found:
                     check_in("--restart", name, [*monitor.limits])
             monitor.restart(*given.restart)
         lines: list[str] = []
-        threshold = given.threshold
-        if isinstance(threshold, str):
-            with blamed(f"--threshold={threshold}"):
-                threshold = load_threshold(threshold)
         columns, last = vars(given), None
         for path in given.log:
             with blamed(f"--log={path}"):
@@ -90,24 +93,7 @@ def watch_logs(given: Namespace, progress: Progress) -> Found:
     return Found(text, facts, 3 if monitor.alarms else 0)
 
 
-@contextlib.contextmanager
-def _reserved(path: str | None) -> Iterator[None]:
-    """Keeps a state for this process, as another would overwrite it."""
-    if path is None:
-        yield
-        return
-    lock = PathLock("state", path)
-    try:
-        lock.acquire()
-    except RuntimeError as error:
-        raise ValueError(str(error)) from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _monitor(given: Namespace) -> Monitor:
+def _monitor(given: Namespace, threshold: Any) -> Monitor:
     arguments: dict[str, Any] = {
         "risk": given.risk,
         "coverage": given.coverage,
@@ -122,10 +108,13 @@ def _monitor(given: Namespace) -> Monitor:
         if not given.log:
             raise ValueError(f"--state={given.state}: there is no such file")
         arguments.setdefault("max_waiting", _WAITING)
-        selector = None
+        selector, facts = None, getattr(threshold, "facts", {"kind": "given"})
         if given.selector:
             with blamed(f"--selector={given.selector}"):
                 selector = _selector(given.selector)
+        elif facts["kind"] != "given":
+            with blamed(f"--threshold={given.threshold}"):
+                selector = _promised(facts)
         return Monitor(selector, **arguments)
     with blamed(f"--state={given.state}"):
         monitor = Monitor.load(given.state)
@@ -145,11 +134,14 @@ def _monitor(given: Namespace) -> Monitor:
 def _selector(path: str) -> Any:
     """What a file says of a threshold."""
     if Path(path).suffix.lower() == ".json":
-        return _certified(path)
+        return _promised(read_statement(Path(path), check=True))
     from keras.saving import load_model
 
-    model = load_model(path)
-    found = _selectors(model)
+    from keras_calib.backend.keras_internals import nested_layers
+    from keras_calib.selection import SelectiveClassifier
+
+    layers = nested_layers(load_model(path))
+    found = [x for x in layers if isinstance(x, SelectiveClassifier)]
     if len(found) == 1:
         return found[0]
     raise value_error(
@@ -159,19 +151,8 @@ def _selector(path: str) -> Any:
     )
 
 
-def _selectors(layer: Any) -> list[Any]:
-    """The layer if it is a selector, or those of its layers that are."""
-    from keras_calib.selection import SelectiveClassifier
-
-    if isinstance(layer, SelectiveClassifier):
-        return [layer]
-    parts = getattr(layer, "layers", ())
-    return [found for part in parts for found in _selectors(part)]
-
-
-def _certified(path: str) -> Choice:
+def _promised(facts: dict[str, Any]) -> Choice:
     """The threshold of a certificate or of `keras-calib threshold`."""
-    facts = read_statement(Path(path), check=True)
     selection, guarantee = facts["selection"], facts["guarantee"]
     if selection.get("groups") is not None:
         raise value_error(
@@ -230,7 +211,7 @@ def _check_new(log: AnswerLog, monitor: Monitor, progress: Progress) -> None:
     """
     for part in log.watched(progress, "Looking for known ids in"):
         try:
-            monitor._waiting.check_new(part.outcomes.unit, len(part.labels))
+            monitor._waiting.check_new(part["ids"], len(part["ids"]))
         except ValueError as error:
             raise ValueError(
                 "the log has answers that are in --state already: give each "
@@ -240,9 +221,10 @@ def _check_new(log: AnswerLog, monitor: Monitor, progress: Progress) -> None:
 
 def _add(log: AnswerLog, monitor: Monitor, progress: Progress) -> None:
     for part in log.watched(progress):
-        rows = part.outcomes
-        confidence = None if monitor.tolerance is None else rows.confidence
-        monitor.update(confidence, part.accepted, part.labels, ids=rows.unit)
+        watched = monitor.tolerance is not None
+        confidence = part["confidence"] if watched else None
+        answers = confidence, part["accepted"], part["correct"]
+        monitor.update(*answers, ids=part.get("ids"))
 
 
 def _add_labels(
@@ -255,9 +237,9 @@ def _add_labels(
     log.require_labels()
     left = 0
     for part in log.watched(progress):
-        here = part.labels == part.labels
-        ids, labels = part.outcomes.unit[here], part.labels[here]
-        left += monitor.update_labels(ids, labels, unknown=unknown)
+        here = ~np.isnan(part["correct"])
+        labels = part["ids"][here], part["correct"][here]
+        left += monitor.update_labels(*labels, unknown=unknown)
     return left
 
 

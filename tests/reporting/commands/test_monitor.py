@@ -197,14 +197,14 @@ def test_a_label_is_compared_as_it_is_spelt(
         lines = [json.dumps(dict(zip(columns, x, strict=True))) for x in rows]
         path.write_text("\n".join(lines))
     (found,) = AnswerLog(path, {}).parts()
-    np.testing.assert_array_equal(found.labels, correct)
+    np.testing.assert_array_equal(found["correct"], correct)
 
 
 def test_a_column_that_comes_late_is_read(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text('{"id": 1}\n' * 5000 + '{"id": 2, "correct": 0}\n')
     *_, last = AnswerLog(path, {}).parts()
-    assert last.labels[-1] == 0.0
+    assert last["correct"][-1] == 0.0
 
 
 @pytest.fixture(scope="module")
@@ -252,6 +252,28 @@ def test_a_selector_says_what_to_watch(tmp_path, capsys, fitted, name):
     width = np.sqrt(np.log(2 / 0.00625) / (2 * 500))
     ends = chosen.coverage - width, min(chosen.coverage + width, 1.0)
     assert found.coverage == pytest.approx(ends, rel=1e-12)
+
+
+def test_the_file_of_a_threshold_says_what_to_watch(tmp_path, capsys):
+    ids, confidence, _, correct, _ = GOOD
+    log = tmp_path / "log.csv"
+    rows = zip(ids, confidence.round(6), correct.astype(int), strict=True)
+    lines = [",".join(map(str, row)) for row in rows]
+    log.write_text("\n".join(["id,confidence,correct", *lines]))
+    rule, state = tmp_path / "t.json", tmp_path / "s.npz"
+    given = str(log), "--risk=0.05", f"--out={rule}", "--quiet"
+    assert main(["threshold", *given]) == 0
+    given = f"--log={log}", f"--threshold={rule}", f"--state={state}"
+    code, _ = said(capsys, *given)
+    found, facts = Monitor.load(state), json.loads(rule.read_text())
+    assert code == 0 and found.risk == 0.05
+    coverage = facts["selection"]["coverage"]
+    assert found.coverage[0] < coverage < found.coverage[1]
+    # What is told counts more, and the state knows both.
+    state.unlink()
+    assert said(capsys, *given, "--risk=0.2")[0] == 0
+    found = Monitor.load(state)
+    assert found.risk == 0.2 and found.coverage is not None
 
 
 @needs_tensorflow
@@ -312,9 +334,9 @@ def test_a_state_in_use_is_left_alone(tmp_path, capsys, monkeypatch):
         (("--log=a.csv", "--coverage=0.8,0.6"), "such as 0.6,0.8"),
         (("--log=a.csv", "--tolerance=x"), "or none"),
         (("--log=a.csv", "--state=s.txt"), "ends in .npz"),
-        (("--log=a.csv", "--threshold=nan"), "--threshold must be a number"),
+        (("--log=a.csv", "--threshold=nan"), "--threshold: must be a number"),
         (("--log=a.csv", "--out=o.pdf"), ".png or .svg or .html"),
-        (("--state=s.npz", "--restart=all,x"), "names=['all', 'x']"),
+        (("--state=s.npz", "--restart=all,x"), "Received: all,x"),
     ],
 )
 def test_wrong_arguments_are_told(capsys, arguments, words):

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from noisy_predictions import noisy_predictions, softmax
+from noisy_predictions import noisy_predictions
 from report_pages import write_file
 
 import keras_calib as kc
@@ -43,11 +43,9 @@ def test_pilots_of_every_format_are_read_alike(tmp_path, asked, name):
         write_file(file, labels, logits=logits)
         assert main(["plan", f"--pilot={file}", "--risk=0.2", *QUICK]) == 0
     one, other = (call.pop("pilot") for call in asked)
-    np.testing.assert_allclose(one, other, rtol=1e-6)
-    # Scores that rise with the confidence, and what is right.
-    confidence = softmax(logits).max(-1)
-    assert np.all(np.diff(confidence[np.argsort(one[0])]) > -1e-12)
-    np.testing.assert_array_equal(one[1], logits.argmax(-1) == labels)
+    for p in (one, other):
+        np.testing.assert_array_equal(p.labels, labels)
+        np.testing.assert_allclose(p.logits, logits, rtol=1e-6)
     assert asked[0] == asked[1]
     assert (asked[0]["risk"], asked[0]["max_samples"]) == (0.2, 1000)
 
@@ -62,8 +60,18 @@ def test_the_command_reads_logs_of_the_predicted_class(tmp_path, asked):
     path.write_text(f"confidence,correct\n{text}")
     assert main(["plan", f"--pilot={path}", "--risk=0.2", *QUICK]) == 0
     (given,) = asked
-    np.testing.assert_allclose(given["pilot"], (confidence, correct), rtol=1e-6)
+    np.testing.assert_allclose(given["pilot"].confidence, confidence)
+    np.testing.assert_array_equal(given["pilot"].correct, correct)
     assert given["risk"] == 0.2
+
+
+def test_rows_of_one_unit_are_no_pilot(tmp_path, capsys):
+    path = tmp_path / "log.csv"
+    rows = [f"{0.5 + k / 200},1,{k // 2}" for k in range(100)]
+    path.write_text("\n".join(["confidence,correct,patient", *rows]))
+    given = f"--pilot={path}", "--risk=0.2", "--units=patient", *QUICK
+    assert main(["plan", *given]) == 1
+    assert "rows of one unit, are not independent" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "svg", "png"])
@@ -94,7 +102,7 @@ def test_the_command_writes_files(tmp_path, capsys, monkeypatch, planned, kind):
     [
         (("--accuracy=0.9",), 2, "--risk must be given"),
         (("--risk=0.1",), 2, "One of --pilot and --accuracy must be given"),
-        (("--risk=2", "--accuracy=0.9"), 2, "--risk must be a number"),
+        (("--risk=2", "--accuracy=0.9"), 2, "--risk: must be a number"),
         (("--risk=0.1", "--pilot=x", "--accuracy=0.9"), 2, "exclude"),
         (("--risk=0.1", "--accuracy=0.9", "--out=o.doc"), 2, "--out must"),
         (("--risk=0.1", "--pilot=absent.npz"), 1, "error: --pilot=absent.npz"),

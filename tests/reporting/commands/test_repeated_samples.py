@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from noisy_predictions import softmax
 
-from keras_calib.reporting.commands.repeated_samples import (
-    check_apart,
-    row_keys,
-)
+from keras_calib import Predictions
+from keras_calib.reporting.commands.repeated_samples import check_apart
 
 
 @pytest.mark.filterwarnings("error")
@@ -18,7 +16,7 @@ def test_samples_that_are_independent_are_apart(trials):
     random = np.random.default_rng(0)
     for trial in range(trials):
         num_classes = (2, 3, 10)[trial % 3]
-        keys = {}
+        files = {}
         for name, size in zip("ab", random.choice([100, 1000], 2), strict=True):
             # Of one distribution or two, confident or not, coarse or not.
             logits = 2.0 * random.normal(size=(size, num_classes))
@@ -27,5 +25,5 @@ def test_samples_that_are_independent_are_apart(trials):
             probs = softmax(logits)
             if random.random() < 0.3:
                 probs = probs.round(3)
-            keys[name] = row_keys(probs)
-        check_apart(keys)
+            files[name] = Predictions(sure, probs)
+        check_apart(files)

@@ -184,9 +184,44 @@ def test_scores_of_any_scale_and_late_labels_are_read(tmp_path, capsys):
             file.write(json.dumps({"score": s, **label}) + "\n")
     assert run(f"--log={log}", "--coverage=0.5") == 0
     expected = kc.choose_threshold(score[100:], correct[100:], coverage=0.5)
-    text = capsys.readouterr().out
-    assert "100 answers without a label" in text
+    text, told = capsys.readouterr()
+    assert "warning: log.jsonl has 100 rows without a label" in told
     assert f"score of at least {expected.threshold:.9g}" in text
+
+
+@pytest.mark.parametrize("kind", ["logit", "prob"])
+def test_predictions_of_all_classes_are_a_log_of_their_confidence(
+    tmp_path, capsys, kind
+):
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([3.0, 1.0, 0.5], 600).round(5)
+    probs[:, 0] = 1.0 - probs[:, 1:].sum(-1)
+    labels = (rng.random(600)[:, None] > probs.cumsum(-1)).sum(-1)
+    outputs = probs if kind == "prob" else np.log(np.maximum(probs, 1e-6))
+    columns = {f"{kind}_{k}": outputs[:, k] for k in range(3)}
+    path, out = tmp_path / "p.csv", tmp_path / "t.json"
+    rows = [
+        ",".join(["label", *columns, "patient"]),
+        *(
+            ",".join(map(str, (y, *x, i // 2)))
+            for i, (y, x) in enumerate(zip(labels, outputs, strict=True))
+        ),
+    ]
+    path.write_text("\n".join(rows))
+    assert run(path, "--risk=0.25", f"--out={out}") == 0
+    p = Predictions.read(path)
+    expected = kc.choose_threshold(
+        p.confidence, p.correct, risk=0.25, delta=0.05
+    )
+    found = json.loads(out.read_text())["selection"]
+    assert found["coverage"] == expected.coverage
+    assert found["threshold"] == pytest.approx(expected.threshold, abs=1e-6)
+    assert main(["verify", str(out), f"--data={path}", "--quiet"]) == 0
+    capsys.readouterr()
+    # Rows of one unit are not independent; without a promise they may be.
+    assert run(path, "--risk=0.4", "--units=patient") == 1
+    assert "rows of one unit, are not independent" in capsys.readouterr().err
+    assert run(path, "--coverage=0.5", "--units=patient") == 0
 
 
 def test_every_answer_may_be_accepted(tmp_path, capsys):
@@ -203,11 +238,11 @@ def test_a_log_of_names_alone_has_no_answers(tmp_path, capsys):
     write(log, *answers(200))
     assert run(f"--log={log}", "--risk=0.4", f"--out={out}") == 0
     log.write_text("confidence,correct\n")
-    message = "error: --log={}: the log must have answers. Received: rows=0"
+    message = f"error: --log={log}: the file must have samples"
     assert run(f"--log={log}", "--risk=0.4") == 1
-    assert message.format(log) in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert main(["verify", str(out), f"--data={log}", "--quiet"]) == 1
-    assert "must have answers" in capsys.readouterr().err
+    assert "must have samples" in capsys.readouterr().err
 
 
 ROW = '{"confidence":0.9,"label":1,"predicted":%s}'
@@ -278,28 +313,32 @@ def test_an_empty_cell_is_no_class(tmp_path, capsys):
     ):
         rows = ["confidence,label,predicted", *[right] * 40, *[wrong] * 10]
         log.write_text("\n".join(rows))
-        assert main(["report", f"--predictions={log}", page, "--quiet"]) == 1
-        missing = f"`{column}` must have a value in every row. Received: row=41"
-        assert missing in capsys.readouterr().err
-        code = run(f"--log={log}", "--coverage=1")
-        shown = capsys.readouterr()
+        # One behaviour: a row without a label counts nowhere, and it is told.
+        told = f"`{column}` must have a value in every row. Received: row=41"
         if column == "label":
-            assert code == 0 and "of 40 answers" in shown.out
-        else:
-            assert code == 1 and missing in shown.err
+            told = "log.csv has 10 rows without a label"
+        given = f"--predictions={log}", page, "--quiet"
+        code = main(["report", *given])
+        assert code == (column != "label")
+        assert told in capsys.readouterr().err
+        assert run(f"--log={log}", "--coverage=1") == code
+        shown = capsys.readouterr()
+        assert told in shown.err and ("of 40 answers" in shown.out) == (
+            not code
+        )
 
 
 @pytest.mark.parametrize(
     ("given", "code", "message"),
     [
         ([], 2, "--risk and --coverage"),
-        (["--risk=2"], 2, "--risk must be a number between 0 and 1"),
+        (["--risk=2"], 2, "--risk: must be a number between 0 and 1"),
         (["--risk=0.1", "--out=a.csv"], 2, "ends in .json"),
         (["--risk=0.1", "--calibrator=beta"], 2, "needs --calibration"),
         (["--risk=0.1", "--calibration=log.csv"], 2, "different answers"),
         (["--risk=0.001"], 1, "--log=log.csv: No threshold is certified"),
         (["--risk=0.1", "--groups=task"], 1, "absent=['task']"),
-        (["--risk=0.1", "--confidence=score"], 1, "confidence` must be in"),
+        (["--risk=0.1", "--confidence=score"], 1, "score` must be the prob"),
         (["--risk=0.1", "--correct=shares"], 1, "for example by grade >="),
         (["--risk=0.1", "--ids=correct"], 1, "`id` must be there once"),
         (["--risk=0.1", "--calibration=same.csv", "--ids=id"], 1, "same"),

@@ -120,6 +120,8 @@ def test_votes_that_cannot_be_are_refused(tmp_path, capsys, monkeypatch):
     odd, empty = counts.astype("float64"), counts.copy()
     odd[3, 0], empty[4] = 0.5, 0
     for name, votes in (
+        ("good", counts),
+        ("other", counts[::-1]),
         ("ids", counts.argmax(axis=-1)),
         ("two", counts[:, :2]),
         ("odd", odd),
@@ -143,13 +145,12 @@ def test_votes_that_cannot_be_are_refused(tmp_path, capsys, monkeypatch):
         (1, "empty.npz", [], "a weight of 0. Received: row=5"),
         (1, "none.npz", [], "must have the labels that --votes reads"),
         (1, "top.csv", [], "must have `label` or `labels`"),
-        (2, "two.npz", ["--ignore-class=1"], "also: --ignore-class"),
-        (2, "two.npz", ["--confidence=c"], "also: --confidence"),
+        (1, "good.npz", ["--ignore-class=1"], "without --ignore-class"),
         (
-            2,
-            "two.npz",
-            ["--selection=odd.npz", "--risk=0.1"],
-            "--votes and --selection exclude",
+            1,
+            "good.npz",
+            ["--selection=other.npz", "--risk=0.1"],
+            "Votes and --selection exclude",
         ),
     ):
         given = ["report", f"--predictions={file}", "--votes", "--quiet"]
