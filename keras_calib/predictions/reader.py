@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import SEVERAL_LABELS
-from keras_calib.inputs.options import ReadOptions, filled
+from keras_calib.inputs.options import ReadOptions, check_reading, filled
 from keras_calib.predictions.columns import Spool, spread_over
 from keras_calib.predictions.correctness import (
     flags_of,
@@ -336,7 +336,8 @@ class _Reader:
         try:
             self._take(rows[:3])
         except ValueError as error:
-            if ".shape=" in str(error):
+            if ".shape=" in str(error) or "ignore_class=" in str(error):
+                # No row is at fault.
                 raise _of_file(error) from None
             for row in range(len(rows.labels)):
                 one = (
@@ -370,10 +371,12 @@ class _Reader:
                 weight = spread_over(weight, outputs.shape).reshape(-1)
             # Each is the second of two classes.
             labels, outputs = labels.reshape(-1), outputs.reshape(-1, 1)
+        kind = "votes" if roles.kind == "votes" else "classes"
+        check_reading(-1, self._ignored, labels=kind)
         reading = ReadOptions(
             roles.from_logits,
             ignore_class=self._ignored,
-            labels="votes" if roles.kind == "votes" else "classes",
+            labels=kind,
             names=names,
         )
         read_arrays(labels, outputs, weight, reading)
