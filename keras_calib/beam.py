@@ -77,7 +77,6 @@ class CombineOptions(table.TableOptions, total=False):
     risk: float
     accuracy: float
     coverage: float
-    name: str
 
 
 class CalibrationCombineFn(beam.CombineFn):

@@ -57,8 +57,7 @@ class _Bins(NamedTuple):
         """A small and a large estimate of the variance of each gap.
 
         The accuracy is drawn towards 1/2, or towards the confidence. With few
-        predictions the two differ, and neither is ever 0 or 1. Votes vary less
-        by a factor that all bins share, towards which their own is drawn.
+        predictions the two differ, and neither is ever 0 or 1.
         """
         variances = []
         for prior in (0.5, self.confidence):
@@ -187,11 +186,7 @@ def _folded_mean(x: np.ndarray | float) -> np.ndarray | float:
 
 
 def _most_absolute(bins: _Bins, tail: float) -> float:
-    """The largest mean of |g_b| that the observed one does not rule out.
-
-    Among gaps with the same mean, those with one ratio x to their noise give
-    the smallest observed mean, as E |x + Z| is convex. So x is solved for.
-    """
+    """The largest mean of |g_b| that the observed one does not rule out."""
     noise = bins.share * np.sqrt(bins.variances()[0])
     total, square = noise.sum(), np.sum(noise**2)
     drift = bins.share_variance(np.abs(bins.gap)) + _unseen_variance(bins)
@@ -211,12 +206,7 @@ def _most_absolute(bins: _Bins, tail: float) -> float:
 
 
 def _least_absolute(bins: _Bins, tail: float) -> float:
-    """The smallest mean of |g_b|: the larger of two lower limits.
-
-    The first subtracts the largest bias that gaps in a simultaneous region can
-    have. The second, |sum_b w_b g_b|, has no bias. It is sharp if all gaps have
-    one sign, like those of overconfident networks.
-    """
+    """The smallest mean of |g_b|: the larger of two lower limits."""
     noise = bins.share * np.sqrt(bins.variances()[1])
     spread = np.sum(noise**2)
     region = _REGION_SHARE * tail
@@ -272,11 +262,7 @@ def _root_mean_square(bins: _Bins, tail: float) -> tuple[float, float]:
 
 
 def _largest(bins: _Bins, tail: float) -> tuple[float, float]:
-    """Limits of the largest gap, from binomial intervals of each accuracy.
-
-    The upper limit must hold for the bin with the largest gap alone, so its
-    level is that of one bin. The lower limit must hold for all bins.
-    """
+    """Limits of the largest gap, from binomial intervals of each accuracy."""
     lowest, highest = bins.accuracy_ends(1.0 - 2.0 * tail)
     high = np.maximum(bins.confidence - lowest, highest - bins.confidence)
     lowest, highest = bins.accuracy_ends((1.0 - tail) ** (1.0 / len(high)))

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.formulas.risk_coverage import RankedGroups
-from keras_calib.inputs.checks import check_above, check_integer, generator
+from keras_calib.inputs.checks import generator
 from keras_calib.numerics.arrays import safe_divide, to_numpy
 
 # Shares of votes of no variance are drawn as if of so many votes.
@@ -28,14 +27,9 @@ def poisson_interval(
 ) -> tuple[float, float]:
     """Bootstrap interval of a statistic of cells; NaN without predictions.
 
-    A Poisson bootstrap repeats every sample a Poisson(1) number of times. The
-    n samples of a cell are then Poisson(n) together, so replicates are drawn
-    from the cells exactly.
-
-    A resampled data set never has errors if the sample has none. So each
-    replicate gets one more prediction, in a random cell and of exponential mass
-    with mean 1. It is wrong in half of the replicates and correct in the other
-    half. The interval spans the percentiles of both halves.
+    Each replicate gets one more prediction in a random cell. It is wrong in
+    half of the replicates and correct in the other half. The interval spans the
+    percentiles of both halves.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees', 'Votes'.
 
@@ -58,15 +52,8 @@ def poisson_interval(
         Confidence Intervals for Directly Standardized Rates, Statistics in
         Medicine 1997 (the added error)
     """
-    check_above("weight_ratio", weight_ratio, 0.0)
-    check_integer("num_draws", num_draws, 1)
     tail = tail_of(level)
     right, wrong = (to_numpy(x, "float64") for x in masses)
-    if right.ndim != 1 or right.shape != wrong.shape:
-        raise value_error(
-            "`masses` must have one shape, (cells,)",
-            **{"right.shape": right.shape, "wrong.shape": wrong.shape},
-        )
     # Rounding of a state may leave slightly less than 0.
     right, wrong = np.maximum(right, 0.0), np.maximum(wrong, 0.0)
     mass = right + wrong

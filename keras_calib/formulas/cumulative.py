@@ -92,10 +92,7 @@ def differences_of(
 
 
 def brownian_tail(value: float, kind: str) -> float:
-    """P(statistic >= value) of Brownian motion on [0, 1].
-
-    The statistic is its range, or the largest absolute value. Two series
-    reach full precision, one for small values and one for large ones.
+    """P(statistic >= value) of Brownian motion on [0, 1]: its range or maximum.
 
     Reference:
         Feller, The Asymptotic Distribution of the Range of Sums of
@@ -147,16 +144,7 @@ def cumulative_interval(
     """Confidence interval of a cumulative calibration error.
 
     It covers the error of the population. The estimate is biased upwards and
-    may lie above the interval. With C_j the differences and C_0 = 0, the upper
-    end is
-
-    max over i < j of |C_j - C_i| + z sd(C_j - C_i)
-
-    with i = 0 for ECCE-MAD, and an allowance for skewness. The lower end is the
-    estimate less a quantile of drawn noise: the highest noise at places near
-    the top of the walk less the lowest near its bottom. Near is within 4
-    standard deviations of the last difference. The interval is (0, 1) without
-    samples.
+    may lie above the interval. It is (0, 1) without samples.
 
     The variance of each step `(steps,)` is sum w^2 (c - a)^2 over the square of
     all weight. `third` is sum w^3 (c - a)^3 over its cube, and `num_samples`

@@ -42,15 +42,8 @@ def log_factors(
 ) -> np.ndarray:
     """Log of the factors by which outcomes change the evidence.
 
-    The hypothesis says that, given the past, each outcome is 1 with some
-    probability from `low` to `high`. The factor is the likelihood ratio of an
-    alternative q to the nearest probability p of these,
-
-        q / p if the outcome is 1, (1 - q) / (1 - p) if it is 0
-
-    and 1 if q is one of them. Its mean is at most 1 if the hypothesis holds. It
-    is the bet 1 + lambda (outcome - p) with lambda = (q - p) / (p (1 - p)).
-    Alternatives in (0, 1) and results are `(n, num_alternatives)`.
+    The hypothesis says that each outcome is 1 with some probability from `low`
+    to `high`. Alternatives in (0, 1) and results are `(n, num_alternatives)`.
 
     Reference:
         Waudby-Smith and Ramdas, Estimating Means of Bounded Random Variables
@@ -84,15 +77,11 @@ def with_block(
 ) -> np.ndarray:
     """Log wealth `(num_alternatives,)` after one more block of outcomes.
 
-    The wealth of all earlier starts, and that of a start with this block, are
-    multiplied by the factors of the block:
+    wealth = (wealth + mass) * factor
 
-        wealth = (wealth + mass) * factor
-
-    That sums the evidence from every start, weighted by its mass, in one
-    number. Wealth lost in good times does not delay an alarm. `log_factor` are
-    sums of `log_factors` over the block. The `start_mass` of the block must be
-    known before its first outcome. The first log wealth is -inf.
+    `log_factor` are sums of `log_factors` over the block. The `start_mass` of
+    the block must be known before its first outcome. The first log wealth is
+    -inf.
 
     Reference:
         Shin, Ramdas and Rinaldo, E-detectors: A Nonparametric Framework for

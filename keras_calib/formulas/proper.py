@@ -174,9 +174,6 @@ def losses_of_rows(
 def brier_losses_of_rows(rows: Batch, dtype: str = "float32") -> Any:
     """Brier losses of each sample; of votes, the mean over the votes.
 
-    The mean over one-hot votes with shares s is
-    sum_k (p_k - s_k)^2 + 1 - sum_k s_k^2.
-
     Derivation: docs/derivations.md, 'Votes'.
     """
     losses = losses_of_rows(brier_losses, rows, dtype)

@@ -5,10 +5,9 @@ metrics have one group per cell of a histogram (tensors, float32). A value is
 the mean over all orders of the samples inside groups, or, with `order`, that of
 the `"best"` or the `"worst"` order.
 
-With frequency weights AURC is the mean over the prefixes k = 1 .. N. With
-fractional weights it is the integral over the mass. With frequency weights the
-conventions of other libraries follow in closed form from that mean, which keeps
-them exact under ties.
+With frequency weights AURC is the mean over the prefixes k = 1 .. N, from which
+the conventions of other libraries follow in closed form. With fractional
+weights it is the integral over the mass.
 
 Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
 """

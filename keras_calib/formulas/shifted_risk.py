@@ -65,9 +65,8 @@ def subsample_of(
 ) -> Subsample:
     """The largest sample of a prior that rows of each class nearly always fill.
 
-    The sample has Multinomial(size, prior) rows of each class. A class lacks
-    some with a probability of at most `failure` over all classes, by the union
-    bound.
+    It has Multinomial(size, prior) rows of each class. A class lacks some with
+    a probability of at most `failure` over all classes.
     """
     some = prior > 0
     have, share = count[some], prior[some]

@@ -5,22 +5,9 @@ from typing import Any, Unpack
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas import binned_errors
-from keras_calib.formulas.bins import (
-    CLOSED,
-    BinSums,
-    bin_index,
-    bin_sums,
-    interpolated_bins,
-    shifted_midpoints,
-    sorted_mass_error,
-)
-from keras_calib.formulas.cumulative import (
-    KINDS,
-    CumulativeCurve,
-    cumulative_error,
-    differences_of,
-)
+from keras_calib.formulas import binned_errors, bins, cumulative
+from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.cumulative import CumulativeCurve
 from keras_calib.formulas.smooth import EXACT_CELLS, smooth_error_of_points
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import MODES, check_in, check_integer
@@ -45,9 +32,9 @@ def equal_width_bins(
 
 def _bins_of(top: Outcomes, num_bins: int, closed: str, votes: bool) -> BinSums:
     check_integer("num_bins", num_bins, 1)
-    check_in("closed", closed, CLOSED)
-    index = bin_index(top.confidence, num_bins, closed)
-    return bin_sums(
+    check_in("closed", closed, bins.CLOSED)
+    index = bins.bin_index(top.confidence, num_bins, closed)
+    return bins.bin_sums(
         top.confidence, top.correct, index, num_bins, top.weight, votes
     )
 
@@ -136,13 +123,13 @@ def ece(
         )
     else:
         check_integer("num_bins", num_bins, 1)
-        check_in("closed", closed, CLOSED)
+        check_in("closed", closed, bins.CLOSED)
         read = standardize_arrays(labels, outputs, **options)
         # pycalib compares accuracies with fixed numbers, one for each bin of
         # [1 / K, 1], and not with mean confidences.
         top, least = top_of_arrays(read), 1.0 / read.outputs.shape[-1]
-        stated, index = shifted_midpoints(top.confidence, num_bins, least)
-        sums = bin_sums(stated, top.correct, index, num_bins, top.weight)
+        stated, index = bins.shifted_midpoints(top.confidence, num_bins, least)
+        sums = bins.bin_sums(stated, top.correct, index, num_bins, top.weight)
     return float(binned_errors.calibration_error(sums, norm))
 
 
@@ -322,7 +309,7 @@ def aece(
             papers' code, for parity with published tables, without weights.
             They are interpolated between the sorted confidences, for bins
             (lo, hi]. This leaves out the smallest confidence, and bins vanish
-            where confidences tie.
+            where confidences tie: the error is 0 if all do.
         ties: Order of equal confidences, for `edges="mass"`. With `"average"`
             each gets their mean, with `"order"` they keep their order.
         mode: `"top_label"` for the confidence of the predicted class,
@@ -347,13 +334,13 @@ def aece(
     top = event_of(labels, outputs, mode, **options)
     if edges == "mass":
         residual = top.confidence - top.correct
-        return sorted_mass_error(
+        return bins.sorted_mass_error(
             top.score, residual, num_bins, weight=top.weight, ties=ties
         )
     if not are_binary(top.weight):
         raise value_error('`sample_weight` needs `edges="mass"`', edges=edges)
     top = top.counted()
-    _, sums = interpolated_bins(top.confidence, top.correct, num_bins)
+    _, sums = bins.interpolated_bins(top.confidence, top.correct, num_bins)
     return float(np.sum(np.abs(sums.residual)) / len(top.confidence))
 
 
@@ -384,11 +371,6 @@ def smooth_ece(
 
     Returns:
         Error in [0, 1].
-
-    Example:
-
-    >>> round(smooth_ece([0, 1], [[0.8, 0.2], [0.6, 0.4]]), 3)
-    0.208
 
     Reference:
         Blasiok and Nakkiran, Smooth ECE: Principled Reliability Diagrams via
@@ -437,7 +419,9 @@ def cumulative_differences(
         That of `ecce`.
     """
     top = event_of(labels, outputs, mode, **options).counted()
-    return differences_of(top.score, top.confidence, top.correct, top.weight)
+    return cumulative.differences_of(
+        top.score, top.confidence, top.correct, top.weight
+    )
 
 
 def ecce(
@@ -494,6 +478,6 @@ def ecce(
     Differs:
         The papers take tied samples one by one, so that their order matters.
     """
-    check_in("kind", kind, KINDS)
+    check_in("kind", kind, cumulative.KINDS)
     found = cumulative_differences(labels, outputs, mode=mode, **options)
-    return float(cumulative_error(found.difference, kind))
+    return float(cumulative.cumulative_error(found.difference, kind))

@@ -16,6 +16,7 @@ from keras_calib.inputs.checks import check_in, check_integer, check_share
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.inputs.weights import are_binary
+from keras_calib.numerics.row_blocks import block_slices
 from keras_calib.numerics.softmax import logsumexp
 
 # Number of probabilities in a block, 1 MB. Blocks of 4 MB take twice as long,
@@ -188,18 +189,13 @@ def _by_class(
     read: Batch, num_classes: int
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Blocks of classes: the first class and probabilities `(block, n)`."""
-    outputs = read.outputs
-    num_rows = len(outputs)
-    log_total = None
+    outputs, log_total = read.outputs, None
     if read.from_logits:
-        rows = max(1, _BLOCK // outputs.shape[-1])
+        parts = [outputs[rows] for rows in block_slices(outputs)]
         log_total = np.concatenate(
-            [
-                logsumexp(outputs[start : start + rows].astype("float64"))
-                for start in range(0, num_rows, rows)
-            ]
+            [logsumexp(part.astype("float64")) for part in parts]
         )
-    step = max(1, _BLOCK // num_rows)
+    step = max(1, _BLOCK // len(outputs))
     for first in range(0, num_classes, step):
         block = outputs[:, first : min(first + step, num_classes)].T
         p = np.array(block, dtype="float64", order="C")

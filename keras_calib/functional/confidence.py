@@ -30,11 +30,6 @@ def accuracy(
         Accuracy in [0, 1]. With `votes=True`, the mean share of votes for the
         prediction.
 
-    Example:
-
-    >>> accuracy([0, 1], [[0.8, 0.2], [0.6, 0.4]])
-    0.5
-
     Reference:
         Keras, SparseCategoricalAccuracy,
         https://keras.io/api/metrics/accuracy_metrics/
@@ -181,13 +176,6 @@ def objectness_deviation(
 
     Returns:
         Deviation in [0, 1].
-
-    Example:
-
-    >>> probs = [[0.8, 0.2], [0.6, 0.4]]
-    >>> share = [0.5, 0.6]
-    >>> round(objectness_deviation([0, 1], probs, objectness=share), 4)
-    0.15
 
     Reference:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020,

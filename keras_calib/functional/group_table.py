@@ -48,9 +48,9 @@ class GroupMetrics(Result):
 
     Use `table` for computing, `rows` for reading, and print it to see it. A
     metric `m` has the columns `m`, `m_low` and `m_high`. Groups of too few
-    predictions have NaN there, and None in `rows`. `by_group` makes it.
+    predictions have NaN there, and None in `rows`.
 
-    Args:
+    Attributes:
         table: Columns by name, arrays `(rows,)`: `attribute`, `group`,
             `size`, `too_few`, the metrics, and of tests `p_value`, `p_holm`
             and `p_bh`. With `accept` also `coverage`, `risk` and
@@ -60,17 +60,6 @@ class GroupMetrics(Result):
         metrics: Names of the metrics.
         level: Level of the intervals.
         min_count: Least number of predictions of a group to say something.
-
-    Example:
-
-    >>> import keras_calib as kc
-    >>> found = kc.by_group(
-    ...     [0, 1] * 40, [[0.6, 0.4]] * 80, groups=["a"] * 80)
-    >>> found.rows[0]["group"], found.rows[0]["size"]
-    ('a', 80)
-
-    Reference:
-        docs/derivations.md, 'Intervals and guarantees'
     """
 
     table: dict[str, np.ndarray]
@@ -160,18 +149,10 @@ def group_metrics(
 ) -> GroupMetrics:
     """The table of the groups of some attributes.
 
-    Args:
-        attributes: Sums of the groups by the name of the attribute.
-        more: Metrics beyond `SUMMED` by name: functions of the name of an
-            attribute, or None for all predictions, of the places of its groups
-            and of a level. They return `Estimates`.
-        p_values: P-values of the groups in order, or None. Those of groups of
-            too few predictions do not count.
-        metrics: Names of the metrics.
-        min_count: Least effective number of predictions of a group.
-        level: Level of the intervals.
-        simultaneous: Whether all intervals of a metric hold together.
-        accepts: Whether predictions were accepted or not.
+    `attributes` are sums of groups. `more` has the metrics beyond `SUMMED`, as
+    functions of the name of an attribute, or None for all predictions, of the
+    places of its groups and of a level. They return `Estimates`. P-values are
+    those of all groups in order, or None.
     """
     first: GroupedSums = next(iter(attributes.values()))
     heads = [(name, x) for name, sums in attributes.items() for x in sums.names]
@@ -323,17 +304,10 @@ def benjamini_hochberg(p_values: Any) -> np.ndarray:
 def largest_difference(
     value: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> tuple[float, float, float]:
-    """Largest difference between two of m estimates, with its interval.
+    """Largest difference of two of m independent estimates, with its interval.
 
-    The interval of a difference comes from those of its two estimates, a and
-    b, which are independent:
-
-    a - b - sqrt((a - low_a)^2 + (high_b - b)^2) and
-    a - b + sqrt((high_a - a)^2 + (b - low_b)^2)
-
-    The interval of the largest spans from the largest lower end, and at least
-    0, to the largest upper end. It covers if those of all pairs do. So the
-    estimates need intervals of level 1 - (1 - level) / (m (m - 1) / 2).
+    It covers if the intervals of all pairs do. So the estimates need intervals
+    of level 1 - (1 - level) / (m (m - 1) / 2).
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
 

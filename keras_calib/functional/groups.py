@@ -275,7 +275,9 @@ def _table(
     weight = np.ones(len(top.correct)) if top.weight is None else top.weight
     if top.mask is not None:
         weight = weight * top.mask
-    counts, sums, codes = np.flatnonzero(weight > 0), {}, {}
+    counts, sums = np.flatnonzero(weight > 0), {}
+    # The groups of each attribute; None has all predictions as one.
+    codes: dict[str | None, np.ndarray] = {None: np.zeros(len(counts), int)}
     top = top._replace(weight=weight).part(counts)
     columns = {name: x[counts] for name, x in columns.items()}
     accept = columns.get("accept")
@@ -313,20 +315,15 @@ def _table(
 
 
 class _Slices:
-    """What needs the predictions of a group and not only their sums.
-
-    `codes` are those of the groups of attributes; None has all as one.
-    """
+    """What needs the predictions of a group and not only their sums."""
 
     def __init__(
         self,
         top: Outcomes,
         columns: dict[str, np.ndarray],
-        codes: dict[str, np.ndarray],
+        codes: dict[str | None, np.ndarray],
     ):
-        self._top, self._columns = top, columns
-        everyone = np.zeros(len(top.correct), int)
-        self._codes: dict[str | None, np.ndarray] = {**codes, None: everyone}
+        self._top, self._columns, self._codes = top, columns, codes
         self._places: dict[str | None, list[np.ndarray]] = {}
 
     def parts(self, attribute: str | None, places: Any) -> list[np.ndarray]:

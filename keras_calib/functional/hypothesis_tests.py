@@ -33,11 +33,8 @@ _STATISTICS = ("ece", "chi2", "spiegelhalter", "ecce_range", "ecce_maximum")
 class DrawnLabels(NamedTuple):
     """Shares of correct labels if confidences are right, for resampling.
 
-    With one label for each sample it is correct with the probability c. With n
-    votes their number is beta-binomial: it has the mean n c and the intraclass
-    correlation rho. Then
-
-    Var(share) = c (1 - c) (1 + (n - 1) rho) / n
+    With n votes for a sample of confidence c, the number of correct ones is
+    beta-binomial, with the mean n c.
 
     Derivation: docs/derivations.md, 'Votes'.
 
@@ -53,7 +50,7 @@ class DrawnLabels(NamedTuple):
 
     @property
     def variance(self) -> np.ndarray:
-        """Variance of the share of correct labels of each sample, `(n,)`."""
+        """That of the share, c (1 - c) (1 + (n - 1) rho) / n, `(n,)`."""
         of_labels = self.confidence * (1.0 - self.confidence)
         if self.votes is None:
             return of_labels
@@ -89,14 +86,12 @@ def intraclass_correlation(
 ) -> float:
     """How much alike the votes for one sample are, beyond its confidence.
 
-    0 if annotators vote independently with the probability c = `confidence`,
-    and 1 if they all agree. With the share s of n votes it is
+    With the share s of n votes that are correct, and several votes,
 
     rho = sum e / sum c (1 - c),  e = s (n s - 1) / (n - 1) - 2 c s + c^2
 
-    over samples of several votes. e is the mean of (x - c) (y - c) over pairs
-    x, y of a sample's votes, 1 if correct. So its mean is (q - c)^2 if
-    annotators agree with the probability q.
+    It is 0 if annotators vote independently with the probability c, and 1 if
+    they all agree.
 
     Derivation: docs/derivations.md, 'Votes'.
     """

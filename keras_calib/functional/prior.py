@@ -21,7 +21,8 @@ from keras_calib.inputs.checks import (
     generator,
 )
 from keras_calib.inputs.options import GivenTogether
-from keras_calib.numerics.arrays import as_array
+from keras_calib.inputs.rows import check_no_nan, without_harm
+from keras_calib.inputs.weights import read_masked, weight_of_rows
 from keras_calib.numerics.results import Result
 from keras_calib.numerics.softmax import logsumexp
 
@@ -171,11 +172,18 @@ def _read(
         outputs.arguments(None, told)
         read = standardize_arrays(outputs)
     else:
-        given = as_array(outputs, "outputs")
+        logits, weight = told["from_logits"], told["sample_weight"]
+        given, weight = read_masked(outputs, "outputs", weight)
         class_axis(given, -1, "outputs")
         check_not_empty("outputs", given)
+        each = given.reshape(-1, given.shape[-1])
+        if weight is not None:
+            counts = weight_of_rows(weight, given.shape[:-1]) > 0
+            each = without_harm(each, counts, logits)
+        check_no_nan(each, logits, "outputs")
         # The surest class stands for the label, as no logit rules it out.
-        read = standardize_arrays(given.argmax(axis=-1), outputs, **told)
+        told = {"from_logits": logits, "sample_weight": weight}
+        read = standardize_arrays(given.argmax(axis=-1), given, **told)
     rows, weight = read.outputs.astype("float64"), read.weight
     if rows.shape[-1] != num_classes:
         raise value_error(

@@ -5,18 +5,9 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from keras_calib.formulas import binned_errors
+from keras_calib.formulas import binned_errors, proper
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import CLOSED
-from keras_calib.formulas.proper import (
-    BrierComponents,
-    brier_losses_of_rows,
-    brier_parts,
-    check_clip,
-    log_losses,
-    losses_of_rows,
-    squared_probabilities,
-)
 from keras_calib.functional.calibration_errors import equal_width_bins
 from keras_calib.functional.classwise import bins_of_classes
 from keras_calib.inputs.batch import Batch, standardize_arrays
@@ -59,11 +50,11 @@ def nll(
     Reference:
         That of `ece`, section 2.
     """
-    check_clip(clip)
+    proper.check_clip(clip)
     outputs = of_one_output(outputs, "outputs")
     read = standardize_arrays(labels, outputs, **options)
-    losses = partial(log_losses, clip=clip)
-    return _mean(losses_of_rows(losses, read, "float64"), read)
+    losses = partial(proper.log_losses, clip=clip)
+    return _mean(proper.losses_of_rows(losses, read, "float64"), read)
 
 
 def brier_score(
@@ -102,7 +93,7 @@ def brier_score(
     """
     outputs = of_one_output(outputs, "outputs")
     read = standardize_arrays(labels, outputs, **options)
-    return _mean(brier_losses_of_rows(read, "float64"), read)
+    return _mean(proper.brier_losses_of_rows(read, "float64"), read)
 
 
 def _mean(losses: np.ndarray, read: Batch) -> float:
@@ -166,7 +157,7 @@ def brier_decomposition(
     num_bins: int = 15,
     closed: str = "right",
     **options: Unpack[ArrayOptions],
-) -> BrierComponents:
+) -> proper.BrierComponents:
     """Murphy's decomposition of the Brier score of all classes, in float64.
 
     Use it to see why one Brier score is better than another: by calibration
@@ -223,11 +214,14 @@ def brier_decomposition(
         squares = truth if read.votes else np.square(truth, dtype="float64")
         base = bins.positive.sum(axis=-1) / bins.total
         uncertainty = _mean(squares.sum(-1), read) - float(np.sum(base**2))
-    return brier_parts(
+    squares_of_p = proper.losses_of_rows(
+        proper.squared_probabilities, read, "float64"
+    )
+    return proper.brier_parts(
         bins.weight,
         bins.probability,
         bins.positive,
-        _mean(brier_losses_of_rows(read, "float64"), read),
-        _mean(losses_of_rows(squared_probabilities, read, "float64"), read),
+        _mean(proper.brier_losses_of_rows(read, "float64"), read),
+        _mean(squares_of_p, read),
         uncertainty,
     )

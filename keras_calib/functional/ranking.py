@@ -159,12 +159,6 @@ def failure_auroc(
         AUROC in [0, 1]. It is 0.5, as by chance, if all predictions are
         correct or all are wrong.
 
-    Example:
-
-    >>> probs = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]]
-    >>> failure_auroc([0, 1, 0], probs)
-    0.5
-
     Reference:
         Hendrycks and Gimpel, A Baseline for Detecting Misclassified and
         Out-of-Distribution Examples, ICLR 2017,
@@ -197,12 +191,6 @@ def failure_fpr95(
 
     Returns:
         Share in [0, 1], 0 if all predictions are correct or all are wrong.
-
-    Example:
-
-    >>> probs = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]]
-    >>> failure_fpr95([0, 0, 1], probs)
-    0.0
 
     Reference:
         Hendrycks et al., Deep Anomaly Detection with Outlier Exposure, ICLR

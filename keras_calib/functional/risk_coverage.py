@@ -5,18 +5,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from keras_calib.formulas.risk_coverage import (
-    RiskCoveragePoints,
-    analytic_optimum,
-    augrc_by_convention,
-    augrc_of_groups,
-    aurc_by_convention,
-    coverage_at_risk_of_groups,
-    curve_of_groups,
-    normalized_aurc_of_groups,
-    optimum_by_convention,
-    risk_at_coverage_of_groups,
-)
+from keras_calib.formulas import risk_coverage as areas
+from keras_calib.formulas.risk_coverage import RiskCoveragePoints
 from keras_calib.functional.ranking import rank, ranked, thresholds, top_scored
 from keras_calib.inputs.checks import check_in, check_share
 from keras_calib.inputs.options import ArrayOptions
@@ -79,7 +69,7 @@ def aurc(
         the data. The default here is the exact mean over their orders.
     """
     groups = ranked(labels, outputs, score, ties, **options)
-    return aurc_by_convention(groups, area)
+    return areas.aurc_by_convention(groups, area)
 
 
 def eaurc(
@@ -115,10 +105,10 @@ def eaurc(
     """
     check_in("optimum", optimum, ("finite", "analytic"))
     groups = ranked(labels, outputs, score, ties, **options)
-    value = aurc_by_convention(groups, area)
+    value = areas.aurc_by_convention(groups, area)
     if optimum == "analytic":
-        return value - analytic_optimum(groups)
-    return value - optimum_by_convention(groups, area)
+        return value - areas.analytic_optimum(groups)
+    return value - areas.optimum_by_convention(groups, area)
 
 
 def naurc(
@@ -143,26 +133,19 @@ def naurc(
         0 for a perfect ranking, 1 for a random one (with `"mean"`), and more
         for a worse one. It is 0 if all predictions are correct or all wrong.
 
-    Example:
-
-    >>> probs = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]]
-    >>> round(naurc([0, 1, 0], probs), 4)
-    0.75
-
     Reference:
         Cattelan and Silva, How to Fix a Broken Confidence Estimator:
         Evaluating Post-hoc Methods for Selective Classification with Deep
         Neural Networks, UAI 2024, https://arxiv.org/abs/2305.15508
 
     Differs:
-        The released code uses `area="origin"`, and leaves tied
-        samples in the order of the data.
+        The released code uses `area="origin"`, and no mean over ties.
     """
     groups = ranked(labels, outputs, score, ties, **options)
     if area == "mean":
-        return float(normalized_aurc_of_groups(groups))
-    value = aurc_by_convention(groups, area)
-    best = optimum_by_convention(groups, area)
+        return float(areas.normalized_aurc_of_groups(groups))
+    value = areas.aurc_by_convention(groups, area)
+    best = areas.optimum_by_convention(groups, area)
     wrong, total = np.sum(groups.wrong), np.sum(groups.mass)
     if wrong in (0.0, total):
         return 0.0
@@ -201,7 +184,7 @@ def augrc(
         Classification Systems, NeurIPS 2024, https://arxiv.org/abs/2407.01032
     """
     groups = ranked(labels, outputs, score, ties, **options)
-    return augrc_by_convention(groups, area)
+    return areas.augrc_by_convention(groups, area)
 
 
 def eaugrc(
@@ -227,7 +210,7 @@ def eaugrc(
     """
     groups = ranked(labels, outputs, score, **options)
     rate = np.sum(groups.wrong) / np.sum(groups.mass)
-    return float(augrc_of_groups(groups) - 0.5 * rate**2)
+    return float(areas.augrc_of_groups(groups) - 0.5 * rate**2)
 
 
 def coverage_at_risk(
@@ -261,7 +244,7 @@ def coverage_at_risk(
     """
     check_share("risk", risk)
     groups = ranked(labels, outputs, score, ties, **options)
-    return float(coverage_at_risk_of_groups(groups, risk))
+    return float(areas.coverage_at_risk_of_groups(groups, risk))
 
 
 def coverage_at_accuracy(
@@ -333,7 +316,7 @@ def risk_at_coverage(
     """
     check_share("coverage", coverage, positive=True)
     groups = ranked(labels, outputs, score, ties, **options)
-    return float(risk_at_coverage_of_groups(groups, coverage))
+    return float(areas.risk_at_coverage_of_groups(groups, coverage))
 
 
 def risk_coverage_curve(
@@ -361,4 +344,4 @@ def risk_coverage_curve(
         https://www.jmlr.org/papers/v11/el-yaniv10a.html
     """
     top = top_scored(labels, outputs, score, **options)
-    return curve_of_groups(rank(top), thresholds(top))
+    return areas.curve_of_groups(rank(top), thresholds(top))

@@ -67,6 +67,7 @@ class MetricOptions(TypedDict, total=False):
     refresh_every: int | None
     jit_compile: Annotated[bool, False]
     labels: Annotated[str, "classes"]
+    name: str | None
     dtype: Any
 
 
@@ -143,13 +144,7 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         if "_quantity" in vars(cls):
             tell_class(cls._quantity, cls)
 
-    def __init__(
-        self,
-        summary: Any,
-        *,
-        name: str | None = None,
-        **options: Unpack[MetricOptions],
-    ):
+    def __init__(self, summary: Any, **options: Unpack[MetricOptions]):
         given = filled("StreamingMetric", options, MetricOptions)
         check_reading(
             given.axis,
@@ -164,17 +159,17 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         check_flag("jit_compile", given.jit_compile)
         if given.refresh_every is not None:
             check_integer("refresh_every", given.refresh_every, 1)
-        name = name or self._quantity or None
+        name = given.name or self._quantity or None
         super().__init__(name=name, dtype=given.dtype)
         set_direction(self, self.mode)
         self.summary = summary
         summary.votes = given.labels == "votes"
-        reading = {k: x for k, x in vars(given).items() if k != "dtype"}
-        refresh_every = reading.pop("refresh_every")
+        own = "name", "dtype", "refresh_every"
+        reading = {k: x for k, x in vars(given).items() if k not in own}
         self.options = ReadOptions(**reading)
         self._add_state()
         self._has_warned = False
-        self._keep(refresh_every=refresh_every)
+        self._keep(refresh_every=given.refresh_every)
         # By the name in the logs; a metric may have several.
         self._displays: dict[str, Display] = {}
 

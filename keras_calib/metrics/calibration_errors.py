@@ -28,11 +28,9 @@ class BinnedMetric(StreamingMetric):
         *,
         closed: str = "right",
         mode: str = "top_label",
-        name: str | None = None,
         **kwargs: Unpack[MetricOptions],
     ):
-        summary = BinSummary(num_bins, closed, mode)
-        super().__init__(summary, name=name, **kwargs)
+        super().__init__(BinSummary(num_bins, closed, mode), **kwargs)
         self._keep(num_bins=num_bins, closed=closed)
 
     def bins(self) -> BinSums:
@@ -57,7 +55,6 @@ class CellOptions(MetricOptions, total=False):
 
     resolution: int
     mode: str
-    name: str | None
 
 
 class CellMetric(StreamingMetric):
@@ -68,11 +65,9 @@ class CellMetric(StreamingMetric):
         *,
         resolution: int = 8192,
         mode: str = "top_label",
-        name: str | None = None,
         **kwargs: Unpack[MetricOptions],
     ):
-        summary = HistogramSummary(resolution, mode=mode)
-        super().__init__(summary, name=name, **kwargs)
+        super().__init__(HistogramSummary(resolution, mode=mode), **kwargs)
         self._keep(resolution=resolution)
 
 
@@ -121,12 +116,10 @@ class ECE(BinnedMetric):
         norm: str = "l1",
         closed: str = "right",
         mode: str = "top_label",
-        name: str | None = None,
         **kwargs: Unpack[MetricOptions],
     ):
         check_in("norm", norm, NORMS)
-        options: Any = {"closed": closed, "mode": mode, "name": name}
-        super().__init__(num_bins, **options, **kwargs)
+        super().__init__(num_bins, closed=closed, mode=mode, **kwargs)
         self._keep(norm=norm)
         self._quantity = {"l1": "ece", "l2": "rmsce", "max": "mce"}[norm]
 
@@ -288,11 +281,6 @@ class AECE(CellMetric):
 
     Reference:
         That of the function `aece`.
-
-    Differs:
-        The code behind the published tables leaves out the smallest
-        confidence, and reports 0 if all confidences tie. The function
-        `aece(edges="interp")` reproduces it.
     """
 
     _quantity = "aece"
@@ -442,7 +430,6 @@ class ClasswiseECE(StreamingMetric):
         threshold: float = 0.0,
         closed: str = "right",
         resolution: int = 512,
-        name: str = "classwise_ece",
         **kwargs: Unpack[MetricOptions],
     ):
         check_integer("num_classes", num_classes, 2)
@@ -457,7 +444,7 @@ class ClasswiseECE(StreamingMetric):
             summary = ClassBinSummary(num_classes, num_bins, threshold, closed)
         else:
             summary = ClassHistogramSummary(num_classes, resolution, threshold)
-        super().__init__(summary, name=name, **kwargs)
+        super().__init__(summary, **kwargs)
         self._keep(
             num_classes=num_classes,
             num_bins=num_bins,

@@ -25,11 +25,9 @@ class MeanMetric(StreamingMetric):
 
     _needs_rows = False
 
-    def __init__(
-        self, *, name: str | None = None, **kwargs: Unpack[MetricOptions]
-    ):
+    def __init__(self, **kwargs: Unpack[MetricOptions]):
         summary = MomentSummary(self._value_of, needs_rows=self._needs_rows)
-        super().__init__(summary, name=name, **kwargs)
+        super().__init__(summary, **kwargs)
 
     @staticmethod
     def _value_of(records: Outcomes) -> tuple[Any, Any]:
@@ -126,13 +124,9 @@ class ConfidenceGap(StreamingMetric):
     _quantity = "confidence_gap"
 
     def __init__(
-        self,
-        *,
-        resolution: int = 8192,
-        name: str | None = None,
-        **kwargs: Unpack[MetricOptions],
+        self, *, resolution: int = 8192, **kwargs: Unpack[MetricOptions]
     ):
-        super().__init__(HistogramSummary(resolution), name=name, **kwargs)
+        super().__init__(HistogramSummary(resolution), **kwargs)
         self._keep(resolution=resolution)
 
 
@@ -172,10 +166,7 @@ class Underconfidence(MeanMetric):
     """Mean 1 - confidence of correct predictions, streaming and exact.
 
     Use it to see how much a model doubts its correct predictions; lower is
-    better.
-
-    The value is 0 before any correct prediction. It is NaN if there is none,
-    but invalid samples were skipped.
+    better. Without any the value is as that of `Overconfidence`.
 
     Args:
         name, **kwargs: The arguments of `Accuracy`.
@@ -224,9 +215,7 @@ class ObjectnessDeviation(MeanMetric):
     _quantity = "objectness_deviation"
     _needs_rows = True
 
-    def __init__(
-        self, *, name: str | None = None, **kwargs: Unpack[MetricOptions]
-    ):
+    def __init__(self, **kwargs: Unpack[MetricOptions]):
         objectness = kwargs.get("objectness", True)
         if not objectness:
             raise value_error(
@@ -235,7 +224,7 @@ class ObjectnessDeviation(MeanMetric):
                 objectness=objectness,
             )
         kwargs["objectness"] = True
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
 
     @staticmethod
     def _value_of(records):

@@ -70,19 +70,11 @@ def gap_estimate(
 ) -> GapEstimate:
     """Compute mean confidence minus accuracy, with an exact test's interval.
 
-    If predictions are calibrated, the number of wrong ones is a sum of
-    independent Bernoulli variables of probability 1 - confidence. The interval
-    excludes 0 only if this distribution has less than (1 - level) / 2 beyond
-    the observed number, however few errors there are. To find the ends, the
-    same test is applied to networks whose log-odds are all shifted by one
-    number. The variance of unequal gaps then widens the interval.
-
-    Unequal weights get the interval of Clopper and Pearson for the effective
-    number of wrong predictions, which is wider.
-
     Groups of similar confidence, ascending, have a weight `mass`, that of the
     `wrong` predictions, and a mean `doubt`, 1 - confidence, each
-    `(num_groups,)`. `weight_ratio` is sum w^2 / sum w.
+    `(num_groups,)`. The variance of unequal gaps widens the interval. Unequal
+    weights, of which `weight_ratio` is sum w^2 / sum w, get the interval of
+    Clopper and Pearson for the effective number of wrong predictions.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
 

@@ -7,17 +7,8 @@ from typing import Any, Unpack
 import keras
 
 from keras_calib.backend.errors import value_error
+from keras_calib.formulas import proper
 from keras_calib.formulas.binned_errors import Decomposition, decompose
-from keras_calib.formulas.proper import (
-    BrierComponents,
-    brier_losses_of_rows,
-    brier_parts,
-    check_clip,
-    log_losses,
-    losses_of_rows,
-    squared_probabilities,
-    summable_losses,
-)
 from keras_calib.inputs.checks import check_integer
 from keras_calib.metrics.base import MetricOptions, StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES
@@ -31,21 +22,23 @@ def nll_of_records(clip: float | None) -> Callable:
     """Return the function of records to log losses, for `MomentSummary`."""
 
     def value(records):
-        losses = losses_of_rows(partial(log_losses, clip=clip), records.rows)
-        return summable_losses(losses), None
+        losses = partial(proper.log_losses, clip=clip)
+        losses = proper.losses_of_rows(losses, records.rows)
+        return proper.summable_losses(losses), None
 
     return value
 
 
 def brier_of_records(records):
     """Brier losses of records, for `MomentSummary`."""
-    losses = brier_losses_of_rows(records.rows)
+    losses = proper.brier_losses_of_rows(records.rows)
     return array_namespace(losses).maximum(losses, 0.0), None
 
 
 def _squares_of_records(records):
     """sum_k p_k^2 of records, for `MomentSummary`."""
-    return losses_of_rows(squared_probabilities, records.rows), None
+    squares = proper.squared_probabilities
+    return proper.losses_of_rows(squares, records.rows), None
 
 
 class _ProperScore(StreamingMetric):
@@ -58,7 +51,6 @@ class _ProperScore(StreamingMetric):
         values: tuple[Callable, ...],
         num_bins: int,
         *,
-        name: str | None,
         parts: dict[str, Any] | None = None,
         **kwargs: Unpack[MetricOptions],
     ):
@@ -68,7 +60,7 @@ class _ProperScore(StreamingMetric):
             **(parts or {}),
         )
         summary.needs_rows = True
-        super().__init__(summary, name=name, **kwargs)
+        super().__init__(summary, **kwargs)
         self._keep(num_bins=num_bins)
 
     def decomposition(self) -> Decomposition:
@@ -124,12 +116,10 @@ class NLL(_ProperScore):
         *,
         clip: float | None = None,
         num_bins: int = 15,
-        name: str | None = None,
         **kwargs: Unpack[MetricOptions],
     ):
-        check_clip(clip)
-        values = (nll_of_records(clip),)
-        super().__init__(values, num_bins, name=name, **kwargs)
+        proper.check_clip(clip)
+        super().__init__((nll_of_records(clip),), num_bins, **kwargs)
         self._keep(clip=clip)
 
 
@@ -170,7 +160,6 @@ class BrierScore(_ProperScore):
         *,
         num_bins: int = 15,
         num_classes: int | None = None,
-        name: str | None = None,
         **kwargs: Unpack[MetricOptions],
     ):
         parts, values = {}, (brier_of_records,)
@@ -180,10 +169,10 @@ class BrierScore(_ProperScore):
             parts["classes"] = ClassForecastSummary(num_classes, num_bins)
             # The score is the last of them.
             values = (_squares_of_records, brier_of_records)
-        super().__init__(values, num_bins, name=name, parts=parts, **kwargs)
+        super().__init__(values, num_bins, parts=parts, **kwargs)
         self._keep(num_classes=num_classes)
 
-    def murphy(self) -> BrierComponents:
+    def murphy(self) -> proper.BrierComponents:
         """Murphy's decomposition of the score, as of `brier_decomposition`.
 
         A soft label is its largest class in all but the score: use the function
@@ -196,4 +185,4 @@ class BrierScore(_ProperScore):
         readings = self._read()
         score = float(QUANTITIES["brier_score"].value(readings, self))
         squares = float(readings.moments(0).mean)
-        return brier_parts(*readings.by_class(), score, squares)
+        return proper.brier_parts(*readings.by_class(), score, squares)

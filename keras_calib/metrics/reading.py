@@ -243,7 +243,7 @@ def read_batch(
     rules = Rules(config.validates())
     batch = standardize(y_true, y_pred, sample_weight, options, rules=rules)
     if options.pixels_per_image is not None:
-        batch = _some_pixels(batch, options)
+        batch = _some_pixels(batch, options.pixels_per_image, options)
     # All but class ids and masks in float32.
     batch = batch.flat().each(_measured)
     if is_empty(batch):
@@ -421,8 +421,8 @@ def _measured(x: Any) -> Any:
     return ops.cast(x, "float32") if measures else x
 
 
-def _some_pixels(batch: Batch, options: ReadOptions) -> Batch:
-    """Draw a few pixels of each image, `(batch, pixels_per_image)`."""
+def _some_pixels(batch: Batch, count: int, options: ReadOptions) -> Batch:
+    """Draw a few pixels of each image, `(batch, count)`."""
     lead = shape_of(batch.outputs)[:-1]
     if len(lead) < 2 or None in lead[1:]:
         raise value_error(
@@ -438,8 +438,7 @@ def _some_pixels(batch: Batch, options: ReadOptions) -> Batch:
     labels = by_image(batch.labels)
     ids = labels if len(labels.shape) == 2 else ops.argmax(labels, axis=-1)
     mask = None if batch.mask is None else by_image(batch.mask)
-    ids, count = ops.cast(ids, "int32"), options.pixels_per_image
-    places = sample_pixels(ids, mask, count, options.seed)
+    places = sample_pixels(ops.cast(ids, "int32"), mask, count, options.seed)
 
     def chosen(x):
         x = by_image(x)

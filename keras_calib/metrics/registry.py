@@ -376,10 +376,9 @@ QUANTITIES = {
 def point_of(name: str, metric: Any) -> dict[str, float]:
     """The operating point of a value of a metric, such as its `risk`."""
     quantity = QUANTITIES.get(name)
-    has_one = isinstance(quantity, Rank) and hasattr(
-        metric, quantity.point or ""
-    )
-    return quantity.at(metric) if has_one else {}
+    if isinstance(quantity, Rank) and hasattr(metric, quantity.point or ""):
+        return quantity.at(metric)
+    return {}
 
 
 def mode_of(name: str) -> str | None:

@@ -60,7 +60,6 @@ class ScoreOptions(MetricOptions, total=False):
     score: str | Callable[[Any], Any]
     score_range: str | None
     resolution: int
-    name: str | None
 
 
 class HistogramMetric(StreamingMetric):
@@ -72,11 +71,10 @@ class HistogramMetric(StreamingMetric):
         score: str | Callable[[Any], Any] = "msp",
         score_range: str | None = None,
         resolution: int = 8192,
-        name: str | None = None,
         **kwargs: Unpack[MetricOptions],
     ):
         summary = _score_summary(score, score_range, resolution)
-        super().__init__(summary, name=name, **kwargs)
+        super().__init__(summary, **kwargs)
         self._keep(score=score, score_range=score_range, resolution=resolution)
 
     def bounds(self) -> tuple[float, float]:
@@ -115,10 +113,9 @@ class AURC(HistogramMetric):
 
     AURC = (1/N) sum_k (errors among the k highest scores) / k
 
-    Lower is better, and a random ranking gives the error rate. Papers print the
-    value times 1000. It is computed from a fine histogram of the score. For
-    most data it is within 1e-6 of the exact value, relative; `bounds()` gives
-    certified bounds.
+    Lower is better. The value comes from a fine histogram of the score. For
+    most data it is within 1e-6 of the function `aurc`, relative; `bounds()`
+    gives certified bounds.
 
     Args:
         score: The name of a score or a function, as in `aurc`. Defaults to
@@ -139,10 +136,6 @@ class AURC(HistogramMetric):
 
     Reference:
         That of the function `aurc`.
-
-    Differs:
-        The released code leaves tied samples in the order of the data. Here
-        the value is the mean over all orders of ties.
     """
 
     _quantity = "aurc"
@@ -154,7 +147,7 @@ class EAURC(HistogramMetric):
 
     Use it to look at the ranking of predictions apart from their accuracy.
 
-    EAURC = AURC - AURC*, with AURC* of the same sample with all errors last
+    The optimum is that of the same sample with all errors last.
 
     Args:
         score, score_range, resolution, name, **kwargs: Those of `AURC`.
@@ -168,10 +161,6 @@ class EAURC(HistogramMetric):
 
     Reference:
         That of the function `eaurc`.
-
-    Differs:
-        The paper subtracts r + (1 - r) log(1 - r), with r the error rate,
-        which is the limit of AURC* for large samples.
     """
 
     _quantity = "eaurc"

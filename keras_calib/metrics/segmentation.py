@@ -72,10 +72,6 @@ class PerImage(StreamingMetric):
             `metric`.
         dtype: Dtype of the result.
 
-    Returns:
-        `result()` returns a scalar in the unit of `metric`, or 0 before any
-        image with a valid pixel.
-
     Raises:
         TypeError: If `metric` is not a metric of this package. On update, if
             there are sample weights.

@@ -104,10 +104,6 @@ class MergeableMetric(keras.metrics.Metric):
 
     def _checked(self, state: dict[str, Any]) -> dict[str, Any]:
         """A state that belongs to this metric, in int64."""
-        flags = np.asarray(state["flags"])
-        if flags.shape == (3,):
-            # The first versions had one less.
-            state = {**state, "flags": np.append(flags, 0)}
         if state["schema"] != self._schema:
             raise value_error(
                 f"the state must be of schema {self._schema}: make it anew "

@@ -93,10 +93,7 @@ class CalibrationMetrics(StreamingMetric):
     {'ece': 0.4, 'aurc': 0.25}
 
     Reference:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        https://arxiv.org/abs/1706.04599; Geifman et al., Bias-Reduced
-        Uncertainty Estimation for Deep Neural Classifiers, ICLR 2019,
-        https://arxiv.org/abs/1805.08206. The classes give all sources.
+        Those of the functions of these names.
     """
 
     def __init__(
@@ -108,7 +105,6 @@ class CalibrationMetrics(StreamingMetric):
         risk: float = 0.05,
         accuracy: float = 0.99,
         coverage: float = 0.8,
-        name: str = "calibration",
         **kwargs: Unpack[TableOptions],
     ):
         options, rest = taken(kwargs, TableOptions, MetricOptions)
@@ -133,7 +129,7 @@ class CalibrationMetrics(StreamingMetric):
         if wanted:
             parts["losses"] = MomentSummary(*wanted, needs_rows=True)
         summary = CompositeSummary(**parts)
-        super().__init__(summary, name=name, **rest)
+        super().__init__(summary, **{"name": "calibration", **rest})
         self._keep(
             include=include,
             num_bins=num_bins,
@@ -239,13 +235,6 @@ class CalibrationMetrics(StreamingMetric):
 
     def get_config(self):
         return {**super().get_config(), "include": list(self.include)}
-
-    def _comparable_config(self):
-        config = super()._comparable_config()
-        # States stored before there was a choice are those of the default.
-        if self.closed == "right":
-            del config["closed"]
-        return config
 
     def _value(self, readings):
         return [QUANTITIES[name].value(readings, self) for name in self.include]

@@ -162,7 +162,7 @@ def test_a_state_that_does_not_fit_is_refused_whole():
         ({"config": {}}, "configuration"),
         ({"sums": np.zeros((3, 4), "int64")}, "must have shape"),
         ({"flags": np.zeros(2, "int64")}, "must have shape"),
-        ({"flags": np.array([0, -1, 0])}, "whole numbers from 0"),
+        ({"flags": np.array([0, -1, 0, 0])}, "whole numbers from 0"),
         ({"sums": np.full((3, 90), -5)}, "whole numbers from 0"),
         ({"sums": np.full((3, 90), 2**62)}, "whole numbers from 0"),
         ({"sums": np.full((3, 90), 0.5)}, "whole numbers from 0"),

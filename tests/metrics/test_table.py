@@ -207,8 +207,6 @@ def test_a_table_takes_the_end_of_bins_that_the_metric_takes():
         metric.update_state(np.zeros(400, "int32"), logits)
         weights.append(metric.bins().weight)
     np.testing.assert_array_equal(*weights)
-    # States that were stored before there was a choice.
-    assert "closed" not in kc.CalibrationMetrics().state_dict()["config"]
     with pytest.raises(ValueError, match="`closed` must be one of"):
         kc.CalibrationMetrics(closed="both")
 

@@ -36,7 +36,7 @@ class CompositeSummary:
         forms = [getattr(part, "on_host", None) for part in parts.values()]
         # The one that suits all of them.
         order = (None, "tensors", "arrays", "records")
-        self.on_host = min(forms, key=order.index)
+        self.on_host: Any = min(forms, key=order.index)
         self.takes_columns = all(
             getattr(part, "takes_columns", False) for part in parts.values()
         )

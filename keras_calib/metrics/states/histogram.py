@@ -5,9 +5,7 @@ The edges of the equal-width calibration bins are inserted as boundaries, so
 that each cell lies in one calibration bin.
 
 A cell keeps the mass and the sum of the offsets inside the bin, in exact
-integers, separately for correct and wrong predictions. The mean confidence of a
-cell follows from its mean offset. Unbounded scores are mapped by asinh(2^20 t),
-which is about as fine near 0 as far from it.
+integers, separately for correct and wrong predictions.
 """
 
 from typing import Any, NamedTuple
