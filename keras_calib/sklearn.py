@@ -242,7 +242,8 @@ class _Network(base.ClassifierMixin, base.BaseEstimator):
         from_logits = read_as(model, self.from_logits).from_logits
         batches = predict_batches(model, (X,), self.batch_size)
         outputs = np.concatenate([batch.outputs for batch in batches])
-        return to_numpy(to_model_logits(outputs, from_logits))
+        logits = to_model_logits(outputs, from_logits, name="outputs")
+        return to_numpy(logits)
 
     def predict(self, X: Any) -> np.ndarray:
         """The class of the largest logit, `(n,)`."""

@@ -3,7 +3,7 @@
 import functools
 
 import keras_calib as kc
-from keras_calib.predictions.predictions import PredictionFacts
+from keras_calib.predictions.options import PredictionFacts
 
 _FACTS = {*PredictionFacts.__annotations__, "from_logits"}
 

@@ -214,7 +214,7 @@ class LocalTemperatureScaling(Calibrator):
             return super().given(labels, logits, **options)
         logits, image = self.read_inputs(logits)
         given = super().given(labels, logits, **options)
-        return given.with_inputs(to_numpy(image))
+        return given.with_columns({"inputs": to_numpy(image)})
 
     def fit_given(
         self, given: Predictions, num_folds: int, force: bool

@@ -13,6 +13,7 @@ from keras_calib.detection.boxes import Boxes, read_boxes, relative_sizes
 from keras_calib.inputs.checks import check_share
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.predictions.columns import checked
 from keras_calib.predictions.predictions import Predictions
 
 # Overlaps held at once.
@@ -80,7 +81,7 @@ class BoxPredictions(Predictions):
             groups={"class": classes},
         )
         own = {"overlap": overlap, "features": features}
-        self._keep({**self._columns(), **own}, None)
+        self._arrays = checked({**self._columns(), **own}, True)
         self._facts["true_boxes"] = np.asarray(true_boxes)
         self._facts["images"] = np.arange(len(true_boxes))
         self._facts["max_detections"] = max_detections

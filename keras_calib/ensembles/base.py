@@ -48,7 +48,8 @@ def log_probs_of(model: keras.Model, inputs: Any, from_logits: bool) -> Any:
     """Inference log p of every class `(batch, ..., num_classes)`."""
     # Some models return their one output in a dict or list.
     (outputs,) = keras.tree.flatten(model(inputs, training=False))
-    found = ops.log_softmax(to_model_logits(outputs, from_logits), axis=-1)
+    logits = to_model_logits(outputs, from_logits, name="outputs")
+    found = ops.log_softmax(logits, axis=-1)
     set_keras_mask(found, keras_mask(outputs, len(found.shape) - 1))
     return found
 

@@ -10,7 +10,7 @@ from keras_calib.functional.calibration_errors import equal_width_bins
 from keras_calib.inputs.labels import CONTEXT, check_objectness
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.rows import of_one_output
-from keras_calib.inputs.top_label import lead_of, top_label, top_of_all
+from keras_calib.inputs.top_label import lead_of, top_label
 from keras_calib.numerics.arrays import as_array
 
 
@@ -182,7 +182,8 @@ def objectness_deviation(
         https://arxiv.org/abs/2009.06432
     """
     objectness = as_array(objectness, "objectness", "float64")
-    top, lead = top_of_all(labels, outputs, **options), lead_of(labels, outputs)
+    top = top_label(labels, outputs, drop=False, **options)
+    lead = lead_of(labels, outputs)
     if objectness.shape != lead:
         raise value_error(
             "`objectness` must have the shape of `outputs` without the classes",

@@ -17,7 +17,7 @@ from keras_calib.formulas.costs import (
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.options import ArrayOptions, is_log
-from keras_calib.inputs.top_label import hard_labels, top_of_all
+from keras_calib.inputs.top_label import hard_labels, top_label
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.row_blocks import block_slices, probability_blocks
 from keras_calib.numerics.softmax import is_ruled_out
@@ -94,7 +94,7 @@ def mean_cost(
                 "it does not have the classes",
                 **{"costs.shape": matrix.shape},
             )
-        top = top_of_all(labels, outputs, **options)
+        top = top_label(labels, outputs, drop=False, **options)
         cost, weight = costs * top.loss, top.weight
         expected = costs * (1.0 - top.confidence)
     else:

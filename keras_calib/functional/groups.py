@@ -46,7 +46,7 @@ from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import (
     has_shares,
     lead_of,
-    top_of_all,
+    top_label,
     top_of_arrays,
 )
 from keras_calib.inputs.weights import are_binary
@@ -172,10 +172,10 @@ def by_group(
     if groups is None:
         groups = _told_groups(labels)
     if is_log(labels):
-        top, losses = top_of_all(labels, outputs, **options), {}
+        top, losses = top_label(labels, outputs, drop=False, **options), {}
     else:
         read = standardize_arrays(labels, outputs, drop=False, **options)
-        top = top_of_arrays(read)._replace(mask=read.mask)
+        top = top_of_arrays(read)
         losses = {
             "brier_score": partial(brier_losses_of_rows, read),
             "nll": partial(losses_of_rows, log_losses, read),

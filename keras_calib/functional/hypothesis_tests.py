@@ -21,7 +21,7 @@ from keras_calib.inputs.given_metrics import key_of
 from keras_calib.inputs.labels import numbers_of_votes
 from keras_calib.inputs.options import ArrayOptions, GivenTogether, is_log
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.inputs.top_label import has_shares, top_of_all
+from keras_calib.inputs.top_label import has_shares, top_label
 from keras_calib.inputs.weights import are_binary
 from keras_calib.numerics.results import Result
 
@@ -198,7 +198,7 @@ def calibration_test(
     """
     statistic = key_of("statistic", statistic, _STATISTICS)
     check_test(statistic, num_bins, num_draws)
-    top = top_of_all(labels, outputs, **options)
+    top = top_label(labels, outputs, drop=False, **options)
     if not are_binary(top.weight):
         raise value_error(
             "`sample_weight` must be None, or a mask: the test counts "

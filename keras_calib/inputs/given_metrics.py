@@ -158,13 +158,18 @@ def of_predictions(
     key, reading = told_key(argument, metric), told.reading
     function = _FUNCTIONS.get(metric) if isinstance(metric, str) else metric
     if key is not None and inspect.isroutine(function):
-        return lambda weight: function(told.weighted(weight), **options)
+        return lambda weight: function(
+            told.with_columns({"sample_weight": weight}), **options
+        )
     is_object = isinstance(metric, metrics.Metric)
     if not is_object or told.kind == "records":
         check_classes(told)
     if is_object:
-        own = getattr(metric, "options", None)
-        if isinstance(own, ReadOptions) and not _reads_as(own, told):
+        own, known = getattr(metric, "options", None), told.options
+        if isinstance(own, ReadOptions) and any(
+            getattr(own, name) != known[name]
+            for name in ("from_logits", "ignore_class", "votes")
+        ):
             raise value_error(
                 f"`{argument}` must read outputs as the `Predictions` tell: "
                 "give its class, or an object made so",
@@ -177,21 +182,20 @@ def of_predictions(
     return lambda weight: value(labels, outputs, sample_weight=weight)
 
 
-def _reads_as(own: ReadOptions, told: GivenTogether) -> bool:
-    known = told.options
-    return all(
-        getattr(own, name) == known[name]
-        for name in ("from_logits", "ignore_class", "votes")
-    )
-
-
 def key_of(argument: str, metric: Any, known: Sequence[str]) -> str:
     """The key, among those known, of what was given as a metric."""
     key: Any = metric
     if not isinstance(metric, str):
         if isinstance(metric, metrics.Metric):
-            _check_defaults(argument, metric)
-            metric = type(metric)
+            cls = type(metric)
+            anew = _made_anew(argument, metric)
+            if anew.get_config() != cls().get_config():
+                raise value_error(
+                    f"`{argument}` must name its metrics: give the arguments "
+                    f"of `{cls.__name__}` beside them",
+                    **{argument: metric.name},
+                )
+            metric = cls
         key = told_key(argument, metric)
     if key not in known:
         raise _unknown(argument, metric if key is None else key, known)
@@ -241,14 +245,3 @@ def _made_anew(argument: str, metric: Any) -> Any:
             **{argument: metric.name},
         )
     return new
-
-
-def _check_defaults(argument: str, metric: Any) -> None:
-    """Raise unless an object says no more than its class."""
-    new = _made_anew(argument, metric)
-    if new.get_config() != type(metric)().get_config():
-        raise value_error(
-            f"`{argument}` must name its metrics: give the arguments of "
-            f"`{type(metric).__name__}` beside them",
-            **{argument: metric.name},
-        )

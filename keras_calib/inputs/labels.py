@@ -161,7 +161,7 @@ def _class_ids(
         limit = 2**31 if num_classes is None else num_classes
         is_sure = known.min() >= 0 and known.max() < limit
     if not is_sure:
-        ids = _narrowed(labels, num_classes, name, counts, rules)
+        ids = narrowed_ids(labels, num_classes, name, counts, rules)
     if xp is np:
         ids = ids.astype("int64", copy=False)
     else:
@@ -169,19 +169,14 @@ def _class_ids(
     return ids if counts is None else xp.where(counts, ids, xp.zeros_like(ids))
 
 
-def narrowed_ids(ids: Any, num_classes: int | None) -> Any:
-    """Ids as an int32 tensor, -1 for what is no id of a class."""
-    return ops.convert_to_tensor(_narrowed(ids, num_classes))
-
-
-def _narrowed(
+def narrowed_ids(
     ids: Any,
     num_classes: int | None,
     name: str | None = None,
     counts: Any = None,
     rules: Rules | None = None,
 ) -> Any:
-    """Ids as int32, and -1 where they are no ids (array-agnostic).
+    """Ids as int32, and -1 where they are no ids of a class (array-agnostic).
 
     Compiled code cannot raise, and a cast would make another id of one that
     int32 cannot hold, or of a fraction. Those that have a name are checked.

@@ -1,12 +1,15 @@
 """Options of how labels and predictions are read, of batches and of arrays."""
 
 import functools
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypedDict, get_type_hints
+from typing import Any, NamedTuple, TypedDict, TypeVar, get_type_hints
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import check_flag, check_in, check_integer
+
+_Taker = TypeVar("_Taker", bound=Callable)
 
 
 class ArrayOptions(TypedDict, total=False):
@@ -77,8 +80,8 @@ class GivenTogether:
             if name != "sample_weight" and not (x is None or x is False)
         }
 
-    def weighted(self, sample_weight: Any) -> "GivenTogether":
-        """The same rows with other weights."""
+    def with_columns(self, columns: dict[Any, Any]) -> "GivenTogether":
+        """The same rows with other columns, such as `"sample_weight"`."""
         raise NotImplementedError
 
 
@@ -129,6 +132,26 @@ def taken(
 def _defaults(options: type) -> dict[str, Any]:
     hints = get_type_hints(options, include_extras=True)
     return {k: getattr(x, "__metadata__", (None,))[0] for k, x in hints.items()}
+
+
+def explaining(*options: type) -> Callable[[_Taker], _Taker]:
+    """Says in the docstring of what takes options what each of them is.
+
+    Their TypedDicts say it; it goes to the end of `Args:`.
+    """
+
+    def explained(taker: _Taker) -> _Taker:
+        text = inspect.cleandoc(taker.__doc__ or "")
+        head, title, rest = text.partition("Args:\n")
+        args, gap, rest = rest.partition("\n\n")
+        told = [inspect.cleandoc(x.__doc__ or "") for x in options]
+        args = "\n".join(
+            [args, *(x.partition("Attributes:\n")[2] for x in told)]
+        )
+        taker.__doc__ = head + title + args + gap + rest
+        return taker
+
+    return explained
 
 
 def filled(

@@ -23,25 +23,21 @@ from keras_calib.numerics.softmax import sigmoid
 
 
 def top_label(
-    labels: Any, outputs: Any = None, **options: Unpack[ArrayOptions]
+    labels: Any,
+    outputs: Any = None,
+    *,
+    drop: bool = True,
+    **options: Unpack[ArrayOptions],
 ) -> Outcomes:
     """Read arrays, and return confidence and correctness of predictions.
 
-    A log has nothing else.
+    A log has nothing else. Rows of the ignored class are dropped or masked.
     """
     if is_log(labels):
         return _of_log(labels, outputs, options)
-    return top_of_arrays(standardize_arrays(labels, outputs, **options))
-
-
-def top_of_all(
-    labels: Any, outputs: Any = None, **options: Unpack[ArrayOptions]
-) -> Outcomes:
-    """The same, with a mask of rows that are left out in `top_label`."""
-    if is_log(labels):
-        return _of_log(labels, outputs, options)
-    read = standardize_arrays(labels, outputs, drop=False, **options)
-    return top_of_arrays(read)._replace(mask=read.mask)
+    return top_of_arrays(
+        standardize_arrays(labels, outputs, drop=drop, **options)
+    )
 
 
 def lead_of(labels: Any, outputs: Any = None) -> tuple[int, ...]:
@@ -82,7 +78,13 @@ def top_of_arrays(read: Batch) -> Outcomes:
         correct = 1.0 - wrong.astype("float64")
     confidence = facts.confidence
     score = facts.log_odds if read.from_logits else confidence
-    return Outcomes(score, correct, weight=read.weight, confidence=confidence)
+    return Outcomes(
+        score,
+        correct,
+        weight=read.weight,
+        confidence=confidence,
+        mask=read.mask,
+    )
 
 
 def event_of(

@@ -127,10 +127,10 @@ def masked_weight(sample_weight: Any, mask: Any, lead_shape: tuple) -> Any:
     if sample_weight is None:
         return mask.astype("float32")
     weight = as_array(sample_weight, "sample_weight")
-    for _ in range(mask.ndim - weight.ndim):
-        weight = weight[..., None]
-    if weight.ndim > mask.ndim:
-        mask = mask[..., None]
+    rank = max(mask.ndim, weight.ndim)
+    mask, weight = (
+        x.reshape(x.shape + (1,) * (rank - x.ndim)) for x in (mask, weight)
+    )
     try:
         return np.where(mask, weight, np.zeros_like(weight))
     except ValueError:

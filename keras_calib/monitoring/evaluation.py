@@ -214,7 +214,9 @@ class DatasetEvaluator:
             )
             labels = np.moveaxis(to_numpy(labels), -1, axis)
         outputs = np.moveaxis(outputs, axis, -1)
-        logits = to_model_logits(outputs, options.from_logits, counts)
+        logits = to_model_logits(
+            outputs, options.from_logits, counts, "outputs"
+        )
         logits = to_numpy(logits)
         logits = np.moveaxis(logits, -1, axis)
         found = regularizer_histogram(

@@ -224,16 +224,15 @@ class CalibrationLogger(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         """Measures the first batch and opens the files."""
         self.logged, self._before = [], None
-        self._run = ModelRun(
-            self.model,
-            self.data,
-            multi_label=False,
-            from_logits=self.from_logits,
-            ignore_class=self.ignore_class,
-            output=self.output,
-            batch_size=self.batch_size,
-            verbose=0,
-        )
+        options = {
+            "multi_label": False,
+            "from_logits": self.from_logits,
+            "ignore_class": self.ignore_class,
+            "output": self.output,
+            "batch_size": self.batch_size,
+            "verbose": 0,
+        }
+        self._run = ModelRun(self.model, self.data, options)
         self._evaluator = self._evaluator_of(*self._read(self._run.reading))
         first, _ = self._evaluator.measure(self._run, num_batches=1)
         names = [self.prefix + name for name in first.values]

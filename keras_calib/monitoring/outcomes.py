@@ -85,7 +85,11 @@ def columns_of(
     given.arguments(None, {"correct": correct, "ids": ids})
     weight = given.sample_weight
     no_labels = weight is not None and not np.any(weight)
-    known = given.unlabelled() if no_labels else given
+    known = given
+    if no_labels:
+        # All rows, as if class 0 were true.
+        labels = np.zeros(given.shape, "int64")
+        known = given.with_columns({"labels": labels, "sample_weight": None})
     rows = known.outcomes(every=True)
     confidence, correct = rows.confidence, rows.correct
     if hasattr(accepted, "facts"):

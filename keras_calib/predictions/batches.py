@@ -1,7 +1,8 @@
 """Batches of a data set in any form, with a model's predictions."""
 
+import hashlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -16,7 +17,6 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.weights import masked_weight
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.outputs import ChosenOutput, choose_output
-from keras_calib.predictions.row_order import check_index, checked_order
 
 # TensorFlow's cardinalities for endless and unknown.
 _ENDLESS, _UNKNOWN = -1, -2
@@ -78,7 +78,7 @@ def batches_of(
     batch_size: int = 32,
     steps: int | None = None,
     output: ChosenOutput | None = None,
-    in_order: bool = False,
+    beside: Sequence[str] = (),
 ) -> Iterator[Examples]:
     """The batches of a data set, read once, without empty ones.
 
@@ -92,8 +92,8 @@ def batches_of(
         batch_size: Batch size for arrays.
         steps: Largest number of batches; None for all.
         output: The output, of several, whose labels and weights are taken.
-        in_order: Whether the order of the rows must be fixed, as something is
-            given beside them; the data are then read twice.
+        beside: Names of what is given beside the rows, whose order must then
+            be fixed; the data are read twice.
     """
     count_batches(data, batch_size, steps)
 
@@ -101,7 +101,7 @@ def batches_of(
         return itertools.islice(_each_batch(data, batch_size), steps)
 
     start = 0
-    for batch in checked_order(read, data) if in_order else read():
+    for batch in _checked_order(read, data, beside) if beside else read():
         if isinstance(batch, list):
             # Torch's loaders return lists.
             batch = tuple(batch)
@@ -111,8 +111,8 @@ def batches_of(
         if isinstance(y, dict) and set(y) == {"label", "index"}:
             y, index = split_index(y)
             index = to_numpy(index).reshape(-1)
-            if in_order:
-                check_index(index, start)
+            if beside:
+                _check_index(index, start, beside)
                 start += len(index)
             if isinstance(weight, dict):
                 weight = weight["label"]
@@ -127,6 +127,77 @@ def batches_of(
             )
         if _length(x):
             yield Examples(x, y, index, weight)
+
+
+def _checked_order(
+    read: Callable[[], Iterable[Any]], data: Any, beside: Sequence[str]
+) -> Iterator[Any]:
+    """The batches of `read`, which must have one order in two passes.
+
+    The first pass keeps a hash of each batch. Arrays and lists of batches
+    have one order. Errors name what is `beside` the rows.
+
+    Raises:
+        ValueError: At the first batch that is another one, and before the
+            first for data that are shuffled or that can be read only once.
+    """
+    if isinstance(data, tuple | list):
+        yield from read()
+        return
+    # `EpochBatches` has one order in two passes, but that of its epoch.
+    shuffled = _is_shuffled(data) or hasattr(data, "set_epoch")
+    if isinstance(data, Iterator) or shuffled:
+        how = "shuffled" if shuffled else "read once"
+        raise _no_order(beside, ": ", data=how)
+    before = list(map(_digest, read()))
+    count = 0
+    for count, batch in enumerate(read(), start=1):
+        if count > len(before) or _digest(batch) != before[count - 1]:
+            told = ", and two passes over the data differ: "
+            raise _no_order(beside, told, batch=count - 1)
+        yield batch
+
+
+def _check_index(index: np.ndarray, start: int, beside: Sequence[str]) -> None:
+    """Raises ValueError unless numbers of examples ascend from `start`."""
+    if not np.array_equal(index, np.arange(start, start + len(index))):
+        told = ", that of their index: "
+        found = index[:4].tolist()
+        raise _no_order(beside, told, index=found, expected=start)
+
+
+def _no_order(beside: Sequence[str], told: str, **received: Any) -> ValueError:
+    name = beside[0]
+    return value_error(
+        f"`{name}` must belong to rows in a fixed order{told}give a function "
+        f"of the inputs of a batch, such as `{name}=lambda x: "
+        'x["site"]`, or data in a fixed order',
+        **received,
+    )
+
+
+def _digest(batch: Any) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    for part in keras.tree.flatten(batch):
+        if part is not None:
+            array = np.asarray(to_numpy(part))
+            if array.dtype.hasobject:
+                array = array.astype(str)
+            found.update(np.ascontiguousarray(array).tobytes())
+    return found.digest()
+
+
+def _is_shuffled(data: Any) -> bool:
+    """Whether a `tf.data.Dataset` has a step that shuffles.
+
+    False if unknown. Seen in TensorFlow 2.21: `_inputs` and the classes' names.
+    """
+    if "shuffle" in type(data).__name__.lower():
+        return True
+    try:
+        return any(map(_is_shuffled, data._inputs()))
+    except (AttributeError, TypeError):
+        return False
 
 
 def predict_batches(
@@ -167,8 +238,8 @@ class Predictor:
 
     def __init__(self, model: keras.Model, output: ChosenOutput | None = None):
         warn_of_differences(model)
-        self._model = model
-        self._output = output
+        self._model, self._output = model, output
+        self._chosen = _only if output is None else output.of
         self._prepare = preparation(model)
 
     def __call__(self, batch: Examples) -> Examples:
@@ -186,10 +257,15 @@ class Predictor:
             shared_by_replicas(model, inputs, count) if by_keras else inputs
         )
         outputs = predict(model, shared)
+        if self._output is None and isinstance(outputs, dict | list | tuple):
+            # Some models do not say how many outputs they have before they
+            # run.
+            choose_output(model, None, outputs)
         outputs = self._chosen(outputs)
         mask = keras_mask(outputs, len(outputs.shape) - 1)
         if by_keras:
-            mask = self._mask(inputs)
+            name = self._output and self._output.name
+            mask = mask_of_output(model, name, self._chosen, inputs)
         outputs = to_numpy(outputs)
         if outputs.ndim == 0 or len(outputs) < count:
             raise value_error(
@@ -202,22 +278,6 @@ class Predictor:
         outputs = outputs[:count]
         weight = masked_weight(batch.sample_weight, mask, outputs.shape[:-1])
         return batch._replace(outputs=outputs, sample_weight=weight)
-
-    def _mask(self, inputs: Any) -> Any:
-        if self._output is None:
-            return mask_of_output(self._model, None, _only, inputs)
-        chosen = self._output
-        return mask_of_output(self._model, chosen.name, chosen.of, inputs)
-
-    def _chosen(self, outputs: Any) -> Any:
-        """The output to read, of all that the model returned."""
-        if self._output is not None:
-            return self._output.of(outputs, "outputs")
-        if isinstance(outputs, dict | list | tuple):
-            # Some models do not say how many outputs they have before they
-            # run.
-            choose_output(self._model, None, outputs)
-        return _only(outputs)
 
 
 def _only(outputs: Any) -> Any:

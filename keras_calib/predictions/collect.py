@@ -1,18 +1,18 @@
 """Predictions of a model on a data set, for fits and for displays."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import scipy.special
 from keras import ops
 
-from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.progress import with_progress
 from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.checks import check_flag, check_integer, class_axis
-from keras_calib.inputs.groups import as_groups
-from keras_calib.inputs.options import ReadOptions
+from keras_calib.inputs.groups import as_groups, read_groups
+from keras_calib.inputs.options import ReadOptions, filled
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array, to_numpy
 from keras_calib.numerics.hashing import sample_pixels
@@ -23,15 +23,13 @@ from keras_calib.predictions.batches import (
     batches_of,
     count_batches,
 )
+from keras_calib.predictions.columns import by_name, told_name
+from keras_calib.predictions.options import DataOptions, facts_of
 from keras_calib.predictions.outputs import (
-    choose_output,
     has_several_labels,
-    loss_of,
     read_as,
     to_model_logits,
 )
-from keras_calib.predictions.predictions import ModelOptions
-from keras_calib.predictions.row_order import Told
 
 
 def labels_of(batch: Examples) -> Any:
@@ -45,22 +43,11 @@ def labels_of(batch: Examples) -> Any:
     return batch.labels
 
 
-def logits_of(batch: Examples, reading: ReadOptions) -> np.ndarray:
-    """The logits of a batch of predictions, one channel for two classes."""
-    outputs, counts = batch.outputs, None
-    if not reading.from_logits:
-        counts = rows_that_count(batch, reading)
-    logits = to_numpy(to_model_logits(outputs, reading.from_logits, counts))
-    if outputs.shape[-1] == 1:
-        # One-channel labels can be probabilities of the second class.
-        logits = logits[..., 1:] - logits[..., :1]
-    return logits
-
-
-def rows_that_count(batch: Examples, reading: ReadOptions) -> np.ndarray | None:
+def rows_that_count(batch: Any, reading: ReadOptions) -> np.ndarray | None:
     """Mask of the samples that count, bool `(batch, ...)`; None for all.
 
     Those of weight 0, such as masked ones, and of the ignored class do not.
+    They are of `Examples` or of `Predictions`.
     """
     if reading.ignore_class is not None:
         reading = reading._replace(names=("labels", "outputs"))
@@ -104,96 +91,75 @@ class ModelRun:
     Args:
         model: A Keras model.
         data: Data with labels, as in `Predictions.of_model`.
-        groups: Groups of the rows, as there.
-        units: Units of the rows, in the same forms.
-        multi_label: Whether each output is a label of its own; None takes it
-            from the compiled loss.
-        **options: As in `ModelOptions`.
+        options: Those of `DataOptions`.
 
     Attributes:
         reading: How outputs are read.
-        multi_label: Whether each output is a label of its own.
+        beside: Columns that are no part of the data, as they were given.
+        facts: What is known of the predictions and is no column.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        data: Any,
-        groups: Any = None,
-        units: Any = None,
-        *,
-        multi_label: bool | None = None,
-        **options: Unpack[ModelOptions],
-    ):
-        if unknown := {*options} - {*ModelOptions.__annotations__}:
-            raise type_error(
-                f"`{min(unknown)}` must be an argument of `of_model`",
-                arguments=sorted(ModelOptions.__annotations__),
+    def __init__(self, model: Any, data: Any, options: Mapping[str, Any]):
+        given = self._options = filled("of_model", options, DataOptions)
+        by_label = given.multi_label
+        if by_label is None:
+            by_label = has_several_labels(
+                model, given.from_logits, given.output
             )
-        output = options.get("output")
-        if multi_label is None:
-            multi_label = _are_labels(model, options.get("from_logits"), output)
-        check_flag("multi_label", multi_label)
+        check_flag("multi_label", by_label)
         reading = read_as(
-            model,
-            options.get("from_logits"),
-            options.get("ignore_class"),
-            output,
-            multi_label,
+            model, given.from_logits, given.ignore_class, given.output, by_label
         )
-        pixels = options.get("pixels_per_image")
+        pixels = given.pixels_per_image
         if pixels is not None:
             check_integer("pixels_per_image", pixels, 1)
-            if multi_label:
+            if by_label:
                 raise value_error(
                     "`pixels_per_image` must be None with several labels",
                     pixels_per_image=pixels,
                 )
         self.reading = reading._replace(
-            pixels_per_image=pixels, seed=options.get("seed", 0)
+            pixels_per_image=pixels, seed=given.seed
         )
-        self.multi_label = multi_label
+        names = given.class_names
+        if names is None:
+            names = getattr(data, "class_names", None)
+        told = {"multi_label": by_label, "votes": given.votes}
+        told |= {"ignore_class": reading.ignore_class, "class_names": names}
+        self.facts = facts_of(reading.from_logits, told)
         self._model, self._data = model, data
-        self._batch_size = options.get("batch_size", 32)
-        self._steps = options.get("steps")
-        self._verbose = options.get("verbose", "auto")
-        beside: dict[Any, Any] = {
-            ("groups", k): x for k, x in _by_name(groups).items()
-        }
-        if units is not None:
-            beside["units"] = units
-        self._told = {k: x for k, x in beside.items() if callable(x)}
-        self._given = {
-            k: as_groups(x) for k, x in beside.items() if k not in self._told
-        }
-        self._total = count_batches(data, self._batch_size, self._steps)
+        columns: dict[Any, Any] = by_name(given.groups)
+        columns |= {"units": given.units, "ids": given.ids}
+        self.beside = {k: x for k, x in columns.items() if x is not None}
+        self._total = count_batches(data, given.batch_size, given.steps)
 
     def batches(self) -> Iterator[dict[Any, Any]]:
         """The columns of each batch, by the names of `Predictions`."""
         return (columns for (columns,) in together([self]))
 
+    def read(self) -> Iterator[Examples]:
+        """The batches of the data, with a progress bar."""
+        given = [
+            name if isinstance(name, str) else "groups"
+            for name, x in self.beside.items()
+            if not callable(x)
+        ]
+        batches = batches_of(
+            self._data,
+            self._options.batch_size,
+            self._options.steps,
+            self.reading.output,
+            given,
+        )
+        return with_progress(batches, self._total, self._options.verbose)
+
     def predictor(self) -> Predictor:
         """The model, to predict batch by batch."""
         return Predictor(self._model, self.reading.output)
 
-    def read(self) -> Iterator[Examples]:
-        """The batches of the data, with a progress bar."""
-        batches = batches_of(
-            self._data,
-            self._batch_size,
-            self._steps,
-            self.reading.output,
-            bool(self._given),
-        )
-        return with_progress(batches, self._total, self._verbose)
-
     def examples(self) -> Iterator[Examples]:
         """The batches of the data with predictions."""
         return map(self.predictor(), self.read())
-
-    def beside(self) -> "_Beside":
-        """What comes beside the rows, batch by batch."""
-        return _Beside(self._told, self._given)
 
     def columns(self, batch: Examples) -> dict[str, Any]:
         """Labels, outputs, weights or None, and inputs of a batch."""
@@ -217,37 +183,62 @@ class ModelRun:
 
 
 class _Beside:
-    """Groups and units of the rows of each batch, in their order."""
+    """Columns that come beside a data set, by arrays or by functions.
 
-    def __init__(self, told: dict[Any, Any], given: dict[Any, np.ndarray]):
-        self._told = {k: Told(x, _name_of(k)) for k, x in told.items()}
-        self._given, self._rows = given, 0
+    A function has those of the rows of a batch from its inputs.
+    """
+
+    def __init__(self, columns: Mapping[Any, Any]):
+        self._functions = {k: x for k, x in columns.items() if callable(x)}
+        self._arrays = {
+            k: as_groups(x)
+            for k, x in columns.items()
+            if k not in self._functions
+        }
+        self._row = 0
+        # Different values so far, with their types: True is 1 to a dict.
+        self._known: dict[Any, dict[tuple[type, Any], None]] = {}
 
     def next(self, inputs: Any, count: int) -> dict[Any, np.ndarray]:
-        """Those of the next rows."""
-        for values in self._told.values():
-            values.note(inputs, count)
-        rows = slice(self._rows, self._rows + count)
-        self._rows += count
-        found = {k: x.take() for k, x in self._told.items()}
-        return found | {k: x[rows] for k, x in self._given.items()}
+        """Those of the next rows, which have these inputs."""
+        rows = slice(self._row, self._row + count)
+        self._row += count
+        found = {k: x[rows] for k, x in self._arrays.items()}
+        for name, function in self._functions.items():
+            values = as_groups(function(inputs))
+            if values.shape != (count,):
+                raise value_error(
+                    f"`{told_name(name)}` must return a group for each row of "
+                    "a batch",
+                    shape=values.shape,
+                    rows=count,
+                )
+            # As an array, numbers beside texts would become texts.
+            found[name] = as_groups(values.tolist())
+            known = self._known.setdefault(name, {})
+            known |= dict.fromkeys((type(x), x) for x in values.tolist())
+            if len({kind for kind, _ in known}) > 1:
+                listed = [x for _, x in known]
+                read_groups(listed, (len(listed),), told_name(name))
+        return found
 
     def check_end(self) -> None:
         """Raises ValueError unless each row had one, and none is left."""
-        for name, x in self._given.items():
-            if len(x) != self._rows:
+        for name, x in self._arrays.items():
+            if len(x) != self._row:
                 raise value_error(
-                    f"`{_name_of(name)}` must have a value for each row of "
+                    f"`{told_name(name)}` must have a value for each row of "
                     "`data`",
                     values=len(x),
-                    rows=self._rows,
+                    rows=self._row,
                 )
 
 
 def together(runs: list[ModelRun]) -> Iterator[list[dict[Any, Any]]]:
     """The columns of each batch for several models, of data read once."""
     first = runs[0]
-    beside, predictors = first.beside(), [run.predictor() for run in runs]
+    beside = _Beside(first.beside)
+    predictors = [run.predictor() for run in runs]
     for batch in first.read():
         each = [
             run.columns(predictor(batch))
@@ -258,49 +249,27 @@ def together(runs: list[ModelRun]) -> Iterator[list[dict[Any, Any]]]:
     beside.check_end()
 
 
-def _are_labels(model: Any, from_logits: Any, output: Any) -> bool:
-    """Whether the loss of a model tells that its outputs are labels."""
-    loss = loss_of(model, choose_output(model, output))
-    # With these a binary loss may be of classes.
-    said = from_logits, getattr(model, "returns_logits", None)
-    if any(isinstance(x, bool) for x in said):
-        return getattr(loss, "several_labels", False)
-    return has_several_labels(model, output)
+def in_other_form(part: Any) -> np.ndarray:
+    """Logits of predictions in memory as a fit takes them, or probabilities.
 
-
-def _by_name(groups: Any) -> dict[str, Any]:
-    if groups is None:
-        return {}
-    if isinstance(groups, Mapping):
-        return {str(k): x for k, x in groups.items()}
-    return {"group": groups}
-
-
-def _name_of(name: Any) -> str:
-    return name if isinstance(name, str) else f"groups[{name[1]!r}]"
-
-
-def logits_of_part(part: Any) -> np.ndarray:
-    """Logits of predictions in memory, as a fit takes them."""
-    outputs = part.outputs
+    Logits of a single output, and of each of several labels, are log-odds.
+    """
+    outputs, counts = part.outputs, part.sample_weight
+    single = part.multi_label or outputs.shape[-1] == 1
+    if part.from_logits:
+        if single:
+            return scipy.special.expit(outputs)
+        return scipy.special.softmax(outputs, axis=-1)
     if part.multi_label:
-        counts = part.sample_weight
         if counts is not None:
             counts = weight_of_rows(counts, outputs.shape) > 0
-            counts = counts.reshape(outputs.shape)[..., None]
-        pairs = to_model_logits(outputs[..., None], False, counts)
-        return to_numpy(pairs[..., 1] - pairs[..., 0])
-    reading = ReadOptions(
-        False,
-        ignore_class=part.ignore_class,
-        labels="votes" if part.votes else "classes",
-    )
-    batch = Examples(None, part.labels, None, part.sample_weight, outputs)
-    return logits_of(batch, reading)
-
-
-def probs_of_part(part: Any) -> np.ndarray:
-    """Probabilities of predictions in memory, of logits."""
-    if part.multi_label or part.outputs.shape[-1] == 1:
-        return scipy.special.expit(part.outputs)
-    return scipy.special.softmax(part.outputs, axis=-1)
+            counts = counts.reshape(outputs.shape)
+        outputs = outputs[..., None]
+    else:
+        labels = "votes" if part.votes else "classes"
+        reading = ReadOptions(ignore_class=part.ignore_class, labels=labels)
+        counts = rows_that_count(part, reading)
+    logits = to_numpy(to_model_logits(outputs, False, counts, part.called))
+    if single:
+        logits = logits[..., 1] - logits[..., 0]
+    return logits.reshape(part.outputs.shape)

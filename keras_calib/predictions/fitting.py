@@ -7,11 +7,12 @@ import keras
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import check_flag
-from keras_calib.inputs.options import filled
+from keras_calib.inputs.options import explaining, filled
 from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
+from keras_calib.predictions.options import ModelOptions, facts_of
 from keras_calib.predictions.outputs import from_logits_of
-from keras_calib.predictions.predictions import ModelOptions, Predictions
+from keras_calib.predictions.predictions import Predictions
 
 
 class KindOptions(TypedDict, total=False):
@@ -87,12 +88,11 @@ def given_rows(
         "outputs": array,
         "sample_weight": weight,
     }
-    return Predictions.given(
-        columns,
-        from_logits=told.from_logits,
-        ignore_class=told.ignore_class,
-        multi_label=by_label,
+    facts = facts_of(
+        told.from_logits,
+        {"ignore_class": told.ignore_class, "multi_label": by_label},
     )
+    return Predictions.of_columns({**facts, "called": "logits"}, columns)
 
 
 def check_kind(predictions: Predictions, by_label: bool) -> Predictions:
@@ -125,6 +125,7 @@ class FitsOnModel:
     # Whether each output is a label of its own.
     reads_labels: bool
 
+    @explaining(ModelOptions)
     def fit_on(
         self, model: keras.Model, data: Any, *others: Any, **options: Any
     ) -> Self:
@@ -148,14 +149,8 @@ class FitsOnModel:
                 `tf.data.Dataset`, a `PyDataset`, a generator, a torch loader
                 or a list.
             *others: Nothing; `x, y` are refused with a hint.
-            **options: How the model is run, as in
-                `keras_calib.predictions.ModelOptions`: `from_logits`,
-                `ignore_class`, `output`, `pixels_per_image`, `seed`,
-                `batch_size`, `steps` and `verbose`. Also `units`, and
-                arguments of `fit`. `groups` may be a function from the inputs
-                of a batch to the groups of its rows. Groups that are given
-                for all rows need data in a fixed order, which are then read
-                twice.
+            **options: Arguments of `fit`; `groups` and `units`, as in
+                `Predictions.of_model`; and how the model is run:
 
         Raises:
             TypeError: If the model has several outputs and `output` is None,

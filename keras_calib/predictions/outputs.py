@@ -18,25 +18,16 @@ from keras_calib.inputs.rows import (
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import to_logits
 
-# Losses of one channel, or of labels that do not exclude each other.
-_BINARY_FUNCTIONS = (
+# Functions of losses of one channel, or of labels that do not exclude each
+# other; and of classes that do.
+_BINARY = (
     keras.losses.binary_crossentropy,
     keras.losses.binary_focal_crossentropy,
 )
-_BINARY_LOSSES = (
-    keras.losses.BinaryCrossentropy,
-    keras.losses.BinaryFocalCrossentropy,
-)
-# Losses of classes that exclude each other.
-_CLASS_FUNCTIONS = (
+_OF_CLASSES = (
     keras.losses.categorical_crossentropy,
     keras.losses.categorical_focal_crossentropy,
     keras.losses.sparse_categorical_crossentropy,
-)
-_CLASS_LOSSES = (
-    keras.losses.CategoricalCrossentropy,
-    keras.losses.CategoricalFocalCrossentropy,
-    keras.losses.SparseCategoricalCrossentropy,
 )
 
 
@@ -46,7 +37,7 @@ class ChosenOutput(NamedTuple):
     name: str
     position: int | None
 
-    def of(self, structure: Any, what: str = "losses") -> Any:
+    def of(self, structure: Any, what: str = "outputs") -> Any:
         """Its part of values for every output; errors call them `what`."""
         if not isinstance(structure, dict | list | tuple):
             return structure
@@ -101,7 +92,13 @@ def choose_output(
         isinstance(output, bool) or not isinstance(output, str | int)
     ):
         raise type_error("`output` must be a name or a position", output=output)
-    names = _output_names(model) if outputs is None else _keys_of(outputs)
+    known = _known_outputs(model) if outputs is None else outputs
+    if isinstance(known, dict):
+        names: list[Any] = [*known]
+    elif outputs is None:
+        names = [*(getattr(model, "output_names", None) or [])]
+    else:
+        names = [*range(len(outputs))]
     if output is None:
         if len(names) > 1:
             raise type_error(
@@ -154,9 +151,9 @@ def reads_logits(
                 model=type(model).__name__,
             )
         return from_logits
-    known, loss = _known(model, output), loss_of(model, output)
     if isinstance(says, bool):
         return says
+    known, loss = _known(model, output), loss_of(model, output)
     if known is None:
         raise value_error(
             "`from_logits` must be True or False unless the model is "
@@ -166,7 +163,13 @@ def reads_logits(
             loss=loss,
         )
     if several_labels:
-        _check_several(loss)
+        if _function_of(loss) in _OF_CLASSES:
+            raise value_error(
+                "`model` must have several labels, compiled with a binary "
+                "cross-entropy or `MultiLabel(loss)`: the classes of this "
+                "loss exclude each other, so leave `MultiLabel` out",
+                loss=loss,
+            )
         return known
     if channels := _channels_of_labels(model, loss, output):
         raise value_error(
@@ -213,30 +216,38 @@ def from_logits_of(
 
 
 def has_several_labels(
-    model: keras.Model, output: str | int | ChosenOutput | None = None
+    model: keras.Model, from_logits: Any, output: str | int | None
 ) -> bool:
-    """Whether a compiled loss takes each of several channels as a label."""
+    """Whether a compiled loss takes each of several channels as a label.
+
+    Where it is said whether outputs are logits, a binary loss may be of
+    classes.
+    """
     chosen = choose_output(model, output)
     loss = loss_of(model, chosen)
     if getattr(loss, "several_labels", False):
         return True
-    return bool(_channels_of_labels(model, loss, chosen))
+    said = from_logits, getattr(model, "returns_logits", None)
+    is_said = any(isinstance(x, bool) for x in said)
+    return not is_said and bool(_channels_of_labels(model, loss, chosen))
 
 
-def to_model_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
+def to_model_logits(
+    outputs: Any, from_logits: bool, counts: Any = None, name: str = "logits"
+) -> Any:
     """A model's outputs `(batch, ..., num_classes)` as logits of every class.
 
     Probabilities become log p. One channel, p or z, becomes `[0, z]` with
     z = log(p / (1 - p)). In eager mode values are checked where `counts` is
-    True.
+    True; errors call them `name`.
     """
     outputs = ops.cast(outputs, "float32")
-    class_axis(outputs, -1)
+    class_axis(outputs, -1, name)
     if from_logits:
         return both_classes(outputs, from_logits)
     one_channel = outputs.shape[-1] == 1
-    check_probabilities(outputs, "y_pred", counts)
-    check_row_sums(outputs, "y_pred", counts)
+    check_probabilities(outputs, name, counts)
+    check_row_sums(outputs, name, counts)
     logits = to_logits(both_classes(outputs, from_logits))
     # Shifted to [0, z], as some calibrators and scores depend on a constant
     # added to both.
@@ -253,7 +264,8 @@ def _channels_of_labels(
     channels = [
         shape_of(x)[-1] for x in keras.tree.flatten(outputs) if x is not None
     ]
-    several = _is_binary(loss) and any(n not in (None, 1) for n in channels)
+    several = any(n not in (None, 1) for n in channels)
+    several = several and _function_of(loss) in _BINARY
     return channels if several else []
 
 
@@ -262,19 +274,6 @@ def _known_outputs(model: keras.Model) -> Any:
     outputs = getattr(model, "outputs", None) or None
     # A Sequential model that was never called has only the list.
     return None if outputs is None else getattr(model, "output", outputs)
-
-
-def _output_names(model: keras.Model) -> list[str]:
-    """Names of the outputs as users give them; empty if not known yet."""
-    outputs = _known_outputs(model)
-    if isinstance(outputs, dict):
-        return list(outputs)
-    return list(getattr(model, "output_names", None) or [])
-
-
-def _keys_of(outputs: Any) -> list:
-    is_list = isinstance(outputs, list | tuple)
-    return list(range(len(outputs)) if is_list else outputs)
 
 
 def loss_of(model: keras.Model, output: ChosenOutput | None) -> Any:
@@ -321,23 +320,10 @@ def _of_last_layer(
     return known.get(activation)
 
 
-def _is_binary(loss: Any) -> bool:
-    if isinstance(loss, str):
-        loss = keras.losses.get(loss)
-    return loss in _BINARY_FUNCTIONS or isinstance(loss, _BINARY_LOSSES)
-
-
-def _check_several(loss: Any) -> None:
-    """Raises for a loss of classes that exclude each other."""
-    if isinstance(loss, str):
-        loss = keras.losses.get(loss)
-    if loss in _CLASS_FUNCTIONS or isinstance(loss, _CLASS_LOSSES):
-        raise value_error(
-            "`model` must have several labels, compiled with a binary "
-            "cross-entropy or `MultiLabel(loss)`: the classes of this loss "
-            "exclude each other, so leave `MultiLabel` out",
-            loss=loss,
-        )
+def _function_of(loss: Any) -> Any:
+    """The function of Keras behind a loss, its class or its name."""
+    loss = keras.losses.get(loss) if isinstance(loss, str) else loss
+    return getattr(loss, "fn", loss)
 
 
 def _of_loss(loss: Any) -> bool | None:

@@ -3,118 +3,35 @@
 Nothing here needs Keras, but for what a model is asked.
 """
 
-from collections.abc import (
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypedDict, Unpack
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.inputs.checks import generator
-from keras_calib.inputs.groups import as_groups, read_groups
-from keras_calib.inputs.options import GivenTogether, filled
+from keras_calib.inputs.checks import check_in, generator
+from keras_calib.inputs.groups import read_groups
+from keras_calib.inputs.options import GivenTogether, explaining
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.numerics.arrays import as_array
+from keras_calib.predictions import columns as column
+from keras_calib.predictions.columns import Gathered, Spool, is_mapped
+from keras_calib.predictions.options import (
+    DataOptions,
+    ModelOptions,
+    PredictionFacts,
+    facts_of,
+)
 from keras_calib.predictions.roles import FileOptions
-from keras_calib.predictions.spool import Spool, is_mapped
 
 if TYPE_CHECKING:
     from keras_calib.predictions.collect import ModelRun
 
 # Numbers of a part in memory.
 _BLOCK = 2**20
-# Columns that have a row for each example, by the name of their attribute.
-_NUMBERS = "labels", "outputs", "sample_weight"
-_COLUMNS = (*_NUMBERS, "units", "ids", "inputs")
 
 
-class PredictionFacts(TypedDict, total=False):
-    """What is known of predictions beside labels and outputs.
-
-    Attributes:
-        sample_weight: Weights of the shape of the class ids, or `(n,)`. Rows of
-            weight 0, such as masked ones, count nowhere.
-        ignore_class: Class id of labels that count nowhere, or None.
-        multi_label: Whether each output is a label of its own, which several
-            of may be true at once. Labels are 0 or 1, `(n, ..., labels)`.
-        votes: Whether labels are rows of annotators' votes
-            `(n, ..., num_classes)`, as counts or shares.
-        class_names: Names of the classes or of the labels, in their order.
-        groups: Group of each row, `(n,)` or of the shape of the class ids, or
-            a dict of such arrays by the name of the attribute.
-        units: What rows belong to that depend on each other, `(n,)`, such as
-            patients. None if each row is a unit of its own. The pixels of an
-            image and the tokens of a text always are one row.
-        ids: Names of the rows `(n,)`.
-        inputs: What was predicted `(n, ...)`, to be shown.
-    """
-
-    sample_weight: Any
-    ignore_class: int | None
-    multi_label: Annotated[bool, False]
-    votes: Annotated[bool, False]
-    class_names: Sequence[str] | None
-    groups: Any
-    units: Any
-    ids: Any
-    inputs: Any
-
-
-class ModelOptions(TypedDict, total=False):
-    """How a model is run over data, and its outputs are read.
-
-    Attributes:
-        from_logits: Whether the model returns logits. None takes it from its
-            compiled loss, or from its last layer.
-        ignore_class: Class id that counts nowhere. None takes it from the
-            loss.
-        output: Name or position of the output, for a model of several.
-        pixels_per_image: Number of pixels to keep of each image, chosen by a
-            hash, for dense outputs of classes. None keeps all.
-        seed: Seed of that choice.
-        batch_size: Size of the batches of arrays. Defaults to 32.
-        steps: Largest number of batches. None uses all.
-        verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end, 0
-            for silence.
-    """
-
-    from_logits: bool | None
-    ignore_class: int | None
-    output: str | int | None
-    pixels_per_image: int | None
-    seed: int
-    batch_size: int
-    steps: int | None
-    verbose: str | int
-
-
-class DataOptions(ModelOptions, total=False):
-    """How a model is run over data, and what is known of the rows.
-
-    Attributes:
-        groups: As in `Predictions`. A function gives those of a batch from its
-            inputs, such as `lambda x: x["site"]`. Arrays need data in a fixed
-            order, which are then read twice.
-        units: What rows belong to, in the same forms.
-        class_names: Names of the classes or labels; None takes those of the
-            data, if they have the attribute `class_names`.
-        multi_label: Whether each output is a label of its own; None takes it
-            from the compiled loss.
-        votes: Whether the labels are rows of annotators' votes.
-    """
-
-    groups: Any
-    units: Any
-    class_names: Sequence[str] | None
-    multi_label: bool | None
-    votes: bool
-
-
+@explaining(PredictionFacts)
 class Predictions(GivenTogether):
     """Labels, a model's outputs for them, and how these are to be read.
 
@@ -137,7 +54,7 @@ class Predictions(GivenTogether):
         from_logits: Whether outputs are logits.
         correct: Whether each prediction of a log was right, `(n,)`, 1 or 0.
         confidence: Probability that a log claims for each, `(n,)`.
-        **facts: What else is known, as in `PredictionFacts`.
+        **facts: What else is known:
 
     Raises:
         TypeError: If neither labels and outputs are given, nor the two columns
@@ -168,18 +85,13 @@ class Predictions(GivenTogether):
         confidence: Any = None,
         **facts: Unpack[PredictionFacts],
     ):
-        self._facts = _settings(from_logits, facts)
+        self._facts = facts_of(from_logits, facts)
         # Arrays by column; None until a model was asked.
-        self._arrays: dict[str, Any] | None = None
+        self._arrays: dict[Any, Any] | None = None
         # The model on its data, which is asked first; None of arrays.
         self.run: ModelRun | None = None
-        # Keeps the files of memory-mapped arrays.
-        self._spool: Any = None
-        # The same rows with outputs in the other form, by its name.
-        self._others: dict[str, Predictions] = {}
-        given = [labels is not None and outputs is not None]
-        given.append(correct is not None and confidence is not None)
-        if sum(given) != 1:
+        is_log = correct is not None and confidence is not None
+        if is_log is (labels is not None and outputs is not None):
             raise type_error(
                 "`Predictions` must have `labels` and `outputs`, or else "
                 "`correct` and `confidence` of a log",
@@ -189,32 +101,29 @@ class Predictions(GivenTogether):
                 confidence=type(confidence).__name__,
             )
         weight = facts.get("sample_weight")
-        if given[1]:
+        if is_log:
             self._facts["kind"] = "records"
-            columns: dict[Any, Any] = _of_log(correct, confidence)
+            columns = column.of_log(correct, confidence)
         else:
             # It needs Keras, for masks.
             from keras_calib.inputs.weights import read_masked
 
-            by_label = self._facts["kind"] == "labels"
             outputs, weight = read_masked(
-                outputs, "outputs", weight, by_label=by_label
+                outputs, "outputs", weight, by_label=self.multi_label
             )
-            labels = _ids_of_names(labels, self.class_names)
-            columns = {"labels": labels, "outputs": outputs}
             if outputs.ndim == 1:
-                columns["outputs"] = outputs[:, None]
-        columns["sample_weight"] = weight
-        for name in ("units", "ids", "inputs"):
-            columns[name] = facts.get(name)
-        self._keep(columns, facts.get("groups"))
+                outputs = outputs[:, None]
+            labels = column.ids_of_names(labels, self.class_names)
+            columns = {"labels": labels, "outputs": outputs}
+        columns |= {k: facts.get(k) for k in ("units", "ids", "inputs")}
+        columns |= {"sample_weight": weight}
+        columns |= column.by_name(facts.get("groups"))
+        self._arrays = column.checked(columns, self.may_be_empty)
 
     @classmethod
+    @explaining(ModelOptions, DataOptions)
     def of_model(
-        cls,
-        model: Any,
-        data: Any,
-        **options: Unpack[DataOptions],
+        cls, model: Any, data: Any, **options: Unpack[DataOptions]
     ) -> Self:
         """The predictions of a model on data, which runs once, when asked.
 
@@ -228,8 +137,7 @@ class Predictions(GivenTogether):
                 `(batch, ..., 1)` for the second of two classes.
             data: Whatever `fit` takes, with labels: arrays `(x, y)` or
                 `(x, y, sample_weight)`, or batches of such tuples.
-            **options: How the model is run, and what is known of the rows, as
-                in `DataOptions`.
+            **options: How the model is run, and what is known of the rows:
 
         Raises:
             TypeError: If the model has several outputs and none is named, or
@@ -240,22 +148,13 @@ class Predictions(GivenTogether):
         # It needs Keras.
         from keras_calib.predictions.collect import ModelRun
 
-        given: dict[str, Any] = {**options}
-        names, votes = given.pop("class_names", None), given.pop("votes", False)
-        run = ModelRun(model, data, **given)
-        if names is None:
-            names = getattr(data, "class_names", None)
-        facts = {
-            "ignore_class": run.reading.ignore_class,
-            "multi_label": run.multi_label,
-            "votes": votes,
-            "class_names": names,
-        }
-        made = cls._made(_settings(run.reading.from_logits, facts), None)
+        run = ModelRun(model, data, options)
+        made = cls.of_columns(run.facts, None)
         made.run = run
         return made
 
     @classmethod
+    @explaining(PredictionFacts)
     def of_batches(
         cls,
         batches: Iterable[tuple],
@@ -270,32 +169,19 @@ class Predictions(GivenTogether):
                 each, of any iterable that ends. Shorter sequences or images
                 end in rows of weight 0.
             from_logits: Whether outputs are logits.
-            **facts: What else is known, as in `PredictionFacts`.
+            **facts: What else is known:
 
         Raises:
             ValueError: If there is no row, or batches have other numbers of
                 classes, kinds of labels or axes than the first.
         """
-        # It needs Keras, for masks.
-        from keras_calib.predictions.batched import spooled
-
-        spool, columns = spooled(batches, facts.get("multi_label", False))
-        made = cls(**columns, from_logits=from_logits, **facts)
-        made._spool = spool
-        return made
+        own: dict[str, Any] = {"class_names": facts.get("class_names")}
+        own["multi_label"] = facts.get("multi_label", False)
+        columns = column.of_batches(batches, partial(cls, **own))
+        return cls(**columns, from_logits=from_logits, **facts)
 
     @classmethod
-    def given(
-        cls,
-        columns: dict[str, Any],
-        *,
-        from_logits: bool,
-        **facts: Unpack[PredictionFacts],
-    ) -> Self:
-        """Columns as they were given to a function, which checks them."""
-        return cls._made(_settings(from_logits, facts), columns)
-
-    @classmethod
+    @explaining(FileOptions)
     def read(cls, path: Any, **options: Unpack[FileOptions]) -> "Predictions":
         """The predictions of a file, of this library or of any framework.
 
@@ -308,14 +194,15 @@ class Predictions(GivenTogether):
 
         Labels of annotators are `votes`, and several labels `multi_label`.
         Groups, units and ids are read as names. Errors count rows from 1.
+        Outputs of `.csv`, `.tsv` and `.jsonl` files are float32 if that holds
+        all their digits, as of those that were float32, or else float64.
 
         Rows are checked as they come, and kept in memory maps of a temporary
         folder, so that memory stays that of a batch. Logs need no Keras.
 
         Args:
             path: A `.npz`, `.csv`, `.tsv`, `.parquet` or `.jsonl` file.
-            **options: Columns of other names and how they are to be read, as
-                in `FileOptions`.
+            **options: Columns of other names, and how they are to be read:
 
         Raises:
             ImportError: If a table needs pyarrow.
@@ -362,6 +249,11 @@ class Predictions(GivenTogether):
         return self._facts["ignore_class"]
 
     @property
+    def called(self) -> str:
+        """What errors call the outputs, as they were given."""
+        return self._facts.get("called", "outputs")
+
+    @property
     def multi_label(self) -> bool:
         """Whether each output is a label of its own."""
         return self.kind == "labels"
@@ -394,12 +286,8 @@ class Predictions(GivenTogether):
     @property
     def groups(self) -> dict[str, np.ndarray]:
         """Groups of the rows by the name of the attribute."""
-        columns = self._columns()
-        return {
-            name[1]: array
-            for name, array in columns.items()
-            if isinstance(name, tuple)
-        }
+        columns = self._columns().items()
+        return {k[1]: x for k, x in columns if isinstance(k, tuple)}
 
     @property
     def units(self) -> np.ndarray | None:
@@ -459,21 +347,13 @@ class Predictions(GivenTogether):
         of several labels.
         """
         self._need_rows("logits")
-        if self.from_logits:
-            return self.outputs
-        from keras_calib.predictions.collect import logits_of_part
-
-        return self._derived("logits", logits_of_part)
+        return self.as_logits().outputs
 
     @property
     def probs(self) -> np.ndarray:
         """The outputs as probabilities."""
         self._need_rows("probs")
-        if not self.from_logits:
-            return self.outputs
-        from keras_calib.predictions.collect import probs_of_part
-
-        return self._derived("probs", probs_of_part)
+        return (self._other_form if self.from_logits else self).outputs
 
     @property
     def options(self) -> dict[str, Any]:
@@ -485,10 +365,9 @@ class Predictions(GivenTogether):
             "votes": self.votes,
         }
 
-    def weighted(self, sample_weight: Any) -> Self:
-        """The same rows with other weights."""
-        columns = {**self._columns(), "sample_weight": sample_weight}
-        return self._like(columns, self._spool)
+    def with_columns(self, columns: dict[Any, Any]) -> Self:
+        """The same rows with other columns, such as `"sample_weight"`."""
+        return self.part({**self._columns(), **columns})
 
     def batches(self, size: int | None = None) -> Iterator[Self]:
         """The rows in order, part by part, each of which is in memory.
@@ -510,11 +389,10 @@ class Predictions(GivenTogether):
 
     def collect(self) -> Self:
         """The same predictions, held in memory."""
-        columns = {
-            name: np.array(x) if is_mapped(x) else x
-            for name, x in self._columns().items()
-        }
-        return self._like(columns, None)
+        columns = self._columns().items()
+        return self.part(
+            {k: np.array(x) if is_mapped(x) else x for k, x in columns}
+        )
 
     def split(
         self, fraction: float, *, by: str = "unit", seed: int = 0
@@ -532,14 +410,9 @@ class Predictions(GivenTogether):
         """
         if not 0.0 < fraction < 1.0:
             raise value_error("`fraction` must be in (0, 1)", fraction=fraction)
-        if by == "unit":
-            given = self.units
-        elif by in self.groups:
-            given = self.groups[by]
-        else:
-            names = ["unit", *self.groups]
-            raise value_error(f"`by` must be one of {names}", by=by)
-        codes = np.arange(len(self))
+        known = {"unit": self.units, **self.groups}
+        check_in("by", by, [*known])
+        codes, given = np.arange(len(self)), known[by]
         if given is not None:
             codes = read_groups(given, np.shape(given), by)[1]
         if codes.ndim > 1:
@@ -569,21 +442,15 @@ class Predictions(GivenTogether):
             from_logits: Whether they are logits.
         """
         parts = map(change, self.batches(self.rows_of_part()))
-        columns, spool = {**self._columns()}, self._spool
-        if not is_mapped(self.outputs):
-            columns["outputs"] = np.concatenate([*parts])
-        else:
-            own = Spool()
+        if is_mapped(self.outputs):
+            spool = Spool()
             for part in parts:
-                own.add({"outputs": part})
-            columns["outputs"] = own.arrays()["outputs"]
-            spool = own, spool
+                spool.add({"outputs": part})
+            outputs = spool.arrays()["outputs"]
+        else:
+            outputs = np.concatenate([*parts])
         facts = {**self._facts, "from_logits": from_logits}
-        return self._made(facts, columns, spool)
-
-    def with_inputs(self, inputs: Any) -> Self:
-        """The same rows with what was predicted, `(n, ...)`."""
-        return self._like({**self._columns(), "inputs": inputs}, self._spool)
+        return self.of_columns(facts, {**self._columns(), "outputs": outputs})
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -600,27 +467,8 @@ class Predictions(GivenTogether):
                 )
             if rows.dtype.kind == "b":
                 rows = np.flatnonzero(rows)
-        columns, spool = self._columns(), self._spool
-        copied: dict[Any, Any] = {}
-        if not isinstance(rows, slice) and is_mapped(self.outputs):
-            # What is on disk stays there.
-            own, size = Spool(), self.rows_of_part()
-            for start in range(0, len(rows), size):
-                some = rows[start : start + size]
-                own.add(
-                    {
-                        name: columns[name][some]
-                        for name in _NUMBERS
-                        if columns[name] is not None
-                    }
-                )
-            copied, spool = own.arrays(), (own, spool)
-        kept = {
-            name: None if x is None else x[rows]
-            for name, x in columns.items()
-            if name not in copied
-        }
-        return self._like(kept | copied, spool)
+        size = self.rows_of_part()
+        return self.part(column.rows_of(self._columns(), rows, size))
 
     def __iter__(self) -> Iterator[Self]:
         return self.batches()
@@ -652,24 +500,23 @@ class Predictions(GivenTogether):
 
     def as_logits(self) -> Self:
         """The same predictions, with logits for outputs."""
-        if self.from_logits or self.kind == "records":
-            return self
-        self._need_rows("logits")
-        _ = self.logits
-        made: Any = self._others["logits"]
-        return made
+        is_done = self.from_logits or self.kind == "records"
+        return self if is_done else self._other_form
 
-    def unlabelled(self) -> Self:
-        """The same rows, all of weight 1, as if class 0 were true."""
-        columns = {**self._columns(), "sample_weight": None}
-        columns["labels"] = np.zeros(self.shape, "int64")
-        return self._like(columns, self._spool)
+    @cached_property
+    def _other_form(self) -> Self:
+        """Probabilities in place of logits, or logits of probabilities."""
+        # It needs Keras.
+        from keras_calib.predictions.collect import in_other_form
+
+        return self.with_outputs(
+            in_other_form, from_logits=not self.from_logits
+        )
 
     def as_event(self) -> Self:
         """A log as outputs `(n, 1)`: the probability that each row is right."""
         columns = {**self._columns(), "outputs": self.outputs[:, None]}
-        facts = {**self._facts, "kind": "classes"}
-        return self._made(facts, columns, self._spool)
+        return self.of_columns({**self._facts, "kind": "classes"}, columns)
 
     def _top(self) -> Outcomes:
         """All predictions as rows, also those that count nowhere."""
@@ -684,9 +531,9 @@ class Predictions(GivenTogether):
                 kind=self.kind,
             )
         # It needs Keras.
-        from keras_calib.inputs.top_label import top_of_all
+        from keras_calib.inputs.top_label import top_label
 
-        return top_of_all(self.labels, self.outputs, **self.options)
+        return top_label(self.labels, self.outputs, drop=False, **self.options)
 
     def outcomes(self, every: bool = False) -> Outcomes:
         """The rows that count: scores, correctness, weights and units.
@@ -716,14 +563,6 @@ class Predictions(GivenTogether):
                 kind=self.kind,
             )
 
-    def _derived(
-        self, name: str, change: Callable[[Self], np.ndarray]
-    ) -> np.ndarray:
-        """Outputs in the other form, made once."""
-        if name not in self._others:
-            self._others[name] = self.with_outputs(change, from_logits=True)
-        return self._others[name].outputs
-
     def _columns(self) -> dict[Any, Any]:
         """The arrays by name, groups by `("groups", name)`."""
         if self._arrays is None:
@@ -734,161 +573,28 @@ class Predictions(GivenTogether):
     def _ran(self) -> Iterator[Self]:
         """The batches of the model as they come, which are kept."""
         run: Any = self.run
-        spool, weighs, leads = Spool(), False, set()
-        others: dict[Any, list] = {}
+        gathered = Gathered()
         for columns in run.batches():
-            # The ends of shorter sequences weigh nothing.
-            leads.add(lead := columns["outputs"].shape[1:-1])
-            weight = columns["sample_weight"]
-            if weight is None:
-                weight = np.ones((len(columns["labels"]), *lead), "float32")
-            else:
-                weighs = True
-            spool.add(
-                {k: columns[k] for k in ("labels", "outputs")}
-                | {"sample_weight": weight}
-            )
-            for name, x in columns.items():
-                if name not in _NUMBERS and name != "inputs":
-                    others.setdefault(name, []).append(x)
+            lead = columns["outputs"].shape[:-1]
+            gathered.add(columns, lead)
             yield self.part(columns)
-        written = spool.arrays()
-        if not written:
+        arrays = gathered.columns()
+        if "labels" not in arrays:
             raise value_error("`data` must have batches with a row", rows=0)
-        arrays: dict[Any, Any] = dict.fromkeys(_COLUMNS)
-        arrays |= written
-        arrays |= {k: np.concatenate(x) for k, x in others.items()}
-        if not weighs and len(leads) == 1:
-            arrays["sample_weight"] = None
         arrays["inputs"] = run.kept_inputs()
-        self._arrays, self._spool = arrays, spool
-
-    def _keep(self, columns: dict[Any, Any], groups: Any) -> None:
-        """Keeps arrays of one length; ValueError for others."""
-        if groups is not None and not isinstance(groups, Mapping):
-            groups = {"group": groups}
-        for name, x in (groups or {}).items():
-            columns["groups", str(name)] = x
-        kept: dict[Any, Any] = dict.fromkeys(_COLUMNS)
-        lengths = {}
-        for name, x in columns.items():
-            if x is None:
-                continue
-            told = name if isinstance(name, str) else f"groups[{name[1]!r}]"
-            array = as_array(x, told) if name in _NUMBERS else as_groups(x)
-            if array.ndim == 0:
-                raise value_error(
-                    f"`{told}` must have a row for each prediction",
-                    **{f"{told}.shape": ()},
-                )
-            kept[name], lengths[told] = array, len(array)
-        if len({*lengths.values()}) > 1:
-            raise value_error(
-                "all columns of `Predictions` must have one length", **lengths
-            )
-        if not (kept["outputs"].size or self.may_be_empty):
-            raise value_error(
-                "`outputs` must not be empty",
-                **{"outputs.shape": kept["outputs"].shape},
-            )
-        self._arrays = kept
+        self._arrays = {**dict.fromkeys(column.NAMES), **arrays}
 
     def part(self, columns: dict[Any, Any]) -> Self:
         """Predictions that are read as these, of other columns."""
-        return self._like(columns, None)
-
-    def _like(self, columns: dict[Any, Any], spool: Any) -> Self:
-        return self._made(self._facts, columns, spool)
+        return self.of_columns(self._facts, columns)
 
     @classmethod
-    def _made(
-        cls,
-        facts: dict[str, Any],
-        columns: dict[Any, Any] | None,
-        spool: Any = None,
+    def of_columns(
+        cls, facts: dict[str, Any], columns: dict[Any, Any] | None
     ) -> Self:
         """Predictions of columns that need no check, None of a model's."""
         made = cls.__new__(cls)
-        made._facts, made.run, made._others = facts, None, {}
-        made._arrays, made._spool = columns, spool
+        made._facts, made.run, made._arrays = facts, None, None
         if columns is not None:
-            made._arrays = {**dict.fromkeys(_COLUMNS), **columns}
+            made._arrays = {**dict.fromkeys(column.NAMES), **columns}
         return made
-
-
-def _settings(from_logits: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What is no column; raises for what contradicts itself."""
-    given = filled("Predictions", facts, PredictionFacts)
-    flags = {
-        "from_logits": from_logits,
-        "multi_label": given.multi_label,
-        "votes": given.votes,
-    }
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise type_error(f"`{name}` must be True or False", **{name: flag})
-    if flags["multi_label"] and flags["votes"]:
-        raise value_error(
-            "`votes` must be False for several labels at once", **flags
-        )
-    names = given.class_names
-    if isinstance(names, str):
-        raise type_error(
-            "`class_names` must be a sequence of names", class_names=names
-        )
-    kind = "labels" if flags["multi_label"] else "classes"
-    return {
-        "from_logits": from_logits,
-        "ignore_class": given.ignore_class,
-        "kind": "votes" if flags["votes"] else kind,
-        "class_names": None if names is None else [*map(str, names)],
-    }
-
-
-def _of_log(correct: Any, confidence: Any) -> dict[str, np.ndarray]:
-    """Two columns of a log, checked."""
-    given = {"correct": correct, "confidence": confidence}
-    columns = {
-        k: as_array(x, k).astype("float64", copy=False)
-        for k, x in given.items()
-    }
-    for name, x in columns.items():
-        right = (x >= 0.0) & (x <= 1.0)
-        if x.ndim != 1 or not right.all():
-            rule = f"`{name}` must be one number in [0, 1] a row"
-            if np.isnan(x).any():
-                rule += (
-                    "; leave out rows without one, or give them any and the "
-                    "`sample_weight` 0: a `Monitor` counts them as answers "
-                    "without a label"
-                )
-            raise value_error(
-                rule,
-                **{f"{name}.shape": x.shape, "wrong": x[~right][:4].tolist()},
-            )
-    return {"labels": columns["correct"], "outputs": columns["confidence"]}
-
-
-def _ids_of_names(labels: Any, names: list[str] | None) -> np.ndarray:
-    """Labels as numbers; names of classes as their places."""
-    first = labels
-    while isinstance(first, list | tuple) and first:
-        first = first[0]
-    kind = getattr(getattr(labels, "dtype", None), "kind", "")
-    if not (isinstance(first, str | bytes) or kind in ("O", "S", "U")):
-        return as_array(labels, "labels")
-    array = np.asarray(labels)
-    texts = np.array([_text(x) for x in array.ravel()])
-    places = {name: k for k, name in enumerate(names or [])}
-    if unknown := [x for x in dict.fromkeys(texts.tolist()) if x not in places]:
-        raise value_error(
-            "`labels` must be class ids, or names out of `class_names`",
-            unknown=unknown[:4],
-            class_names=names,
-        )
-    ids = np.array([places[x] for x in texts.tolist()], "int64")
-    return ids.reshape(array.shape)
-
-
-def _text(x: Any) -> str:
-    return x.decode() if isinstance(x, bytes) else str(x)

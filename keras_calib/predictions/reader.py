@@ -1,13 +1,15 @@
 """`Predictions` of a file, read and checked piece by piece."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.options import filled
+from keras_calib.inputs.checks import SEVERAL_LABELS
+from keras_calib.inputs.options import ReadOptions, check_reading, filled
+from keras_calib.predictions.columns import Spool, spread_over
 from keras_calib.predictions.correctness import (
     flags_of,
     same_labels,
@@ -15,15 +17,21 @@ from keras_calib.predictions.correctness import (
 )
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.predictions.roles import FileOptions, find_roles
-from keras_calib.predictions.spool import Spool
 from keras_calib.predictions.tables import Table
 
 # An array of the names of classes; in a table a list of JSON in its first row.
 CLASS_NAMES = "class_names"
 # Rows that tell whether logits look like probabilities.
 _FIRST = 100
-# Largest distance from 1 of the sum of a soft label.
-_ROUNDING = 1e-3
+# What the door tells to do with arrays, for files.
+_WORDS = {
+    "`from_logits=True`": (
+        "the array `logits`, columns `logit_0`, ..., or `logits=`"
+    ),
+    '`labels="votes"` to metrics and `votes=True` to functions': "`votes=`",
+    SEVERAL_LABELS: "several labels at once need `multi_label=`",
+    "class ids need no option": "class ids need no `votes=`",
+}
 
 
 class Rows(NamedTuple):
@@ -121,10 +129,7 @@ class _Reader:
                 "multi_label": roles.kind == "labels",
                 "class_names": self.class_names,
             }
-        made = Predictions(**arrays, **facts)
-        # It keeps the files of the memory maps.
-        made._spool = spool
-        return made
+        return Predictions(**arrays, **facts)
 
     def _names(self, options: Mapping[str, Any]) -> list[str] | None:
         """The names of the classes that a file has, or those that are told."""
@@ -195,10 +200,12 @@ class _Reader:
         if not self._is_log:
             # One number in a row of a table is that of the second class.
             outputs = _of_columns(part, roles.outputs, by_row)
+            if self._file.is_text:
+                outputs = _narrowed(outputs)
         rows = Rows(labels, outputs, weight, **others)
         self._check_shapes(rows)
         self._check_weights(weight, start)
-        if not self._is_log:
+        if not self._is_log and len(labels):
             self._check_values(rows, start)
         return rows
 
@@ -206,18 +213,17 @@ class _Reader:
         self, values: np.ndarray, name: str, start: int
     ) -> np.ndarray:
         """Whole numbers of ids, of names of classes, or of right and wrong."""
-        bad, ids = self._file.bad_value, values
-        is_text = values.dtype.kind in "OU"
-        if is_text and self.class_names is None:
-            raise bad(
+        is_text, ids = values.dtype.kind in "OU", values
+        numbered = self._has_numbers_for_names and values.ndim == 1
+        if self.class_names is not None and (is_text or numbered):
+            ids = self._ids_of_names(values, name, start)
+        if ids.dtype.kind not in "biuf":
+            raise self._file.bad_value(
                 name,
                 "must hold numbers, or names of the classes that "
                 "`class_names=` lists, in every row",
+                values=values.reshape(-1)[:4].tolist(),
             )
-        if is_text or (self._has_numbers_for_names and values.ndim == 1):
-            ids = self._ids_of_names(values, name, start)
-        if ids.dtype.kind not in "biuf":
-            raise bad(name, "must hold numbers in every row")
         return ids.astype("int64") if ids.dtype == bool else ids
 
     def _ids_of_names(
@@ -326,108 +332,54 @@ class _Reader:
         self._file.check(name.sample_weight[0], good, rule, start, weight)
 
     def _check_values(self, rows: Rows, start: int) -> None:
-        """Raises for the first row that counts and cannot be read."""
-        # It needs Keras.
-        from keras_calib.inputs.rows import usable_outputs
-
-        outputs = rows.outputs
-        if self._roles.kind == "labels":
-            # Each is the second of two classes.
-            outputs = outputs[..., None]
-        counts = np.ones(outputs.shape[:-1], bool)
-        weight = rows.sample_weight
-        if weight is not None and weight.ndim <= counts.ndim:
-            lead = weight.shape + (1,) * (counts.ndim - weight.ndim)
-            counts = counts & (weight.reshape(lead) != 0)
-        if rows.labels.shape == counts.shape and self._ignored is not None:
-            counts = counts & (rows.labels != self._ignored)
-        self._check_labels(rows, counts, start)
-        wrong = counts & ~usable_outputs(outputs, self._roles.from_logits)
-        if wrong.any():
-            index = tuple(np.argwhere(wrong)[0])
-            values = np.atleast_1d(rows.outputs[index])
-            raise self._unusable(values, start + int(index[0]))
-
-    def _check_labels(self, rows: Rows, counts: np.ndarray, start: int) -> None:
-        """Raises for the first label that counts and is none of its kind.
-
-        `counts` says of which predictions the labels count.
-        """
-        labels, shape, kind = rows.labels, rows.outputs.shape, self._roles.kind
-        name, *others = self._roles.labels
-        if others:
-            name = f"{name}` to `{others[-1]}"
-        if kind == "votes":
-            self._check_votes(labels, shape, name)
-            labels, good = _votes(labels)
-            rule = (
-                "must be counts of votes, which are whole numbers, or shares "
-                "that sum to 1, with a vote in every row; give a row without "
-                "votes a weight of 0"
-            )
-        elif kind == "labels":
-            if labels.shape != shape:
-                raise value_error(
-                    f"`{name}` must have a number for each label, as the "
-                    "outputs have, with `multi_label=`",
-                    shape=labels.shape,
-                    predictions=shape,
+        """Raises for the first row that counts and that the door refuses."""
+        try:
+            self._take(rows[:3])
+        except ValueError as error:
+            if ".shape=" in str(error) or "ignore_class=" in str(error):
+                # No row is at fault.
+                raise _of_file(error) from None
+            for row in range(len(rows.labels)):
+                one = (
+                    None if x is None else x[row : row + 1] for x in rows[:3]
                 )
-            good = (labels >= 0) & (labels <= 1)
-            rule = "must be 1 for each label that is true, 0 for others"
-        elif labels.shape == counts.shape and shape[-1] > 1:
-            good = (labels >= 0) & (labels < shape[-1])
-            good &= labels == np.rint(labels)
-            rule = f"must hold class ids in [0, {shape[-1]}) in every row"
-        elif labels.shape == shape and shape[-1] > 1:
-            one = np.abs(labels.sum(axis=-1) - 1.0) <= _ROUNDING
-            good = one & (labels >= 0).all(axis=-1)
-            rule = (
-                "must be class ids, or rows that sum to 1; `votes=` reads "
-                "counts of annotators' votes, and `multi_label=` several "
-                "labels at once"
-            )
-        else:
-            return
-        self._file.check(name, good | ~counts, rule, start, labels)
+                try:
+                    self._take(one)
+                except ValueError as first:
+                    values = rows.outputs[row].reshape(-1)[:5].tolist()
+                    told = {"row": start + row + 1, "predictions": values}
+                    raise _of_file(first, **told) from None
+            raise _of_file(error) from None
 
-    def _check_votes(
-        self, labels: np.ndarray, shape: tuple[int, ...], name: str
-    ) -> None:
-        num_classes = shape[-1]
-        widths = (1, 2) if num_classes == 1 else (num_classes,)
-        if labels.shape[:-1] != shape[:-1] or labels.shape[-1] not in widths:
-            raise value_error(
-                f"`{name}` must have rows of {num_classes} votes, one number "
-                "for each class, with `votes=`; class ids need no `votes=`",
-                shape=labels.shape,
-                predictions=shape,
-            )
+    def _take(self, given: Iterable[Any]) -> None:
+        """Takes rows of labels, outputs and weights in, as they are used."""
+        # It needs Keras.
+        from keras_calib.inputs.batch import read_arrays
 
-    def _unusable(self, values: np.ndarray, row: int) -> ValueError:
-        """The error of outputs that are no logits or no probabilities."""
-        bad, name = self._file.bad_value, self._roles.outputs[0]
-        harmful = np.isnan(values) | (values == np.inf)
-        if harmful.any():
-            if len(self._roles.outputs) > 1:
-                name = self._roles.outputs[int(harmful.argmax())]
-            value = float(values[harmful.argmax()])
-            return bad(
-                name, "must not contain NaN or infinity", row, value=value
-            )
-        if self._roles.from_logits:
-            return bad(name, "must have a finite logit in every row", row)
-        if len(self._roles.outputs) > 1:
-            name = f"{name}` to `{self._roles.outputs[-1]}"
-        return bad(
-            name,
-            "must be probabilities in [0, 1], and must sum to 1 over the "
-            "classes, in every row; if they are logits, say so: the array "
-            "`logits`, columns `logit_0`, ..., or `logits=`",
-            row,
-            values=np.round(values[:5].astype("float64"), 6).tolist(),
-            sum=round(float(values.sum()), 6),
+        labels, outputs, weight = given
+        roles = self._roles
+        names = _told(roles.labels), _told(roles.outputs)
+        if roles.kind == "labels":
+            if labels.shape != outputs.shape:
+                raise value_error(
+                    f"`{names[0]}` must have a number for each label, as the "
+                    "outputs have, with `multi_label=`",
+                    **{f"{names[0]}.shape": labels.shape},
+                    predictions=outputs.shape,
+                )
+            if weight is not None:
+                weight = spread_over(weight, outputs.shape).reshape(-1)
+            # Each is the second of two classes.
+            labels, outputs = labels.reshape(-1), outputs.reshape(-1, 1)
+        kind = "votes" if roles.kind == "votes" else "classes"
+        check_reading(-1, self._ignored, labels=kind)
+        reading = ReadOptions(
+            roles.from_logits,
+            ignore_class=self._ignored,
+            labels=kind,
+            names=names,
         )
+        read_arrays(labels, outputs, weight, reading)
 
 
 def _of_columns(
@@ -440,15 +392,31 @@ def _of_columns(
     return values[:, None] if by_row and values.ndim == 1 else values
 
 
-def _votes(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Votes for all classes, and which rows are votes."""
-    # It needs Keras.
-    from keras_calib.inputs.labels import shares_of_rows
+def _narrowed(values: np.ndarray) -> np.ndarray:
+    """Numbers of a text as float32, if this has all of their digits."""
+    with np.errstate(over="ignore"):
+        narrow = values.astype("float32")
+    same = (narrow == values) | np.isnan(values)
+    return narrow if same.all() else values
 
-    votes = labels.astype("float64")
-    if votes.shape[-1] == 1:
-        votes = np.concatenate([1.0 - votes, votes], axis=-1)
-    return votes, shares_of_rows(votes)[1]
+
+def _told(columns: Sequence[str]) -> str:
+    """What errors call columns, between backticks."""
+    first, last = columns[0], columns[-1]
+    return first if len(columns) == 1 else f"{first}` to `{last}"
+
+
+def _of_file(error: ValueError, **told: Any) -> ValueError:
+    """An error of the door in the words of files, with more that is `told`."""
+    text, _, received = str(error).partition("Received: ")
+    for words, own in _WORDS.items():
+        text = text.replace(words, own)
+    if told:
+        received = received.removeprefix("rows=1, first=[0]").strip(", ")
+    facts = [f"{name}={value!r}" for name, value in told.items()]
+    return ValueError(
+        f"{text}Received: {', '.join(filter(None, [*facts, received]))}"
+    )
 
 
 def _listed(text: str) -> list[str] | None:

@@ -192,36 +192,12 @@ def find_roles(
 
     `columns` are those of `FileOptions`.
     """
-    roles = _found_roles(file, names, columns)
-    is_log = roles.kind == "records"
-    labels = "labels" if roles.predicted or not is_log else "correct"
-    outputs = "logits" if roles.from_logits else "probs"
-    outputs = "confidence" if is_log else outputs
-    used = [(labels, x) for x in roles.labels]
-    used.append(("predicted", roles.predicted or ""))
-    # What has classes may tell samples and groups apart too.
-    classes = {x for _, x in used} if len(roles.labels) == 1 else set()
-    used += [(outputs, x) for x in roles.outputs]
-    used += [("sample_weight", x) for x in roles.sample_weight]
-    # A group may be an id or a unit too.
-    texts = dict.fromkeys(roles.groups.values(), "groups")
-    texts |= {roles.units or "": "units", roles.ids or "": "ids"}
-    used += [(role, x) for x, role in texts.items() if x not in classes]
-    check_one_role(used)
-    return roles
-
-
-def _found_roles(
-    file: str, names: list[str], columns: Mapping[str, Any]
-) -> Roles:
     asked: dict[str, Any] = {role: columns.get(role) for role in ROLES}
-    kind = _asked_kind(columns)
-    asked_groups = columns.get("groups") or ()
-    if isinstance(asked_groups, str):
-        asked_groups = (asked_groups,)
+    kind, groups = _asked_kind(columns), columns.get("groups") or ()
+    groups = (groups,) if isinstance(groups, str) else groups
     single = ["confidence", "correct", "predicted", "units", "ids"]
-    wanted = [asked[x] for x in single + ["labels"] * (kind is None)]
-    wanted += [*asked_groups, asked["sample_weight"]]
+    single += ["sample_weight", *["labels"] * (kind is None)]
+    wanted = [*(asked[x] for x in single), *groups]
     check_present(file, names, [x for x in wanted if x is not None])
     outputs, classes, is_logits = _found_outputs(file, names, columns)
     weights = asked["sample_weight"] or "sample_weight"
@@ -231,30 +207,51 @@ def _found_roles(
         "sample_weight": found_weights[0] if found_weights else [],
         "ids": column_of("ids", asked["ids"], names),
         "units": column_of("units", asked["units"], names),
-        "groups": _groups(asked_groups, names),
+        "groups": _groups(groups, names),
     }
+    found: Any = None
     # With logits and probabilities in one file, neither is taken by chance.
     if outputs:
         truth = _truth(file, names, asked["labels"], kind, classes)
-        if truth:
-            others |= {"from_logits": is_logits, "predicted": None}
-            return Roles(*truth, outputs, class_names=classes, **others)
-    if outputs is None and kind is None:
-        log = _log_columns(file, names, asked)
-        if log:
-            others["class_names"] = (
-                columns.get("class_names") if log[-1] else None
-            )
-            return Roles(*log, **others)
-    raise value_error(
-        f"{file} must have `label` or `labels`, and either `logits` or "
-        "`probs`, which a table may give as `logit_0`, ... or `prob_0`, ...; "
-        "or else `confidence`, with `correct` or with `predicted` and "
-        "`label`. Labels of several annotators are `votes`, and several labels "
-        "at once `multi_label`. Give columns of other names by `labels=`, "
-        "`logits=`, `probs=`, `confidence=`, `correct=` and `predicted=`",
-        columns=names[:20],
-    )
+        found = truth and (*truth, outputs, is_logits, None)
+    elif outputs is None and kind is None:
+        found = _log_columns(file, names, asked)
+    if not found:
+        raise value_error(
+            f"{file} must have `label` or `labels`, and either `logits` or "
+            "`probs`, which a table may give as `logit_0`, ... or `prob_0`, "
+            "...; or else `confidence`, with `correct` or with `predicted` and "
+            "`label`. Labels of several annotators are `votes`, and several "
+            "labels at once `multi_label`. Give columns of other names by "
+            "`labels=`, `logits=`, `probs=`, `confidence=`, `correct=` and "
+            "`predicted=`",
+            columns=names[:20],
+        )
+    is_named = found[0] != "records" or found[-1]
+    others["class_names"] = classes if is_named else None
+    roles = Roles(*found, **others)
+    _check_roles(roles)
+    return roles
+
+
+def _check_roles(roles: Roles) -> None:
+    """Raises ValueError for a column that is read as two things."""
+    is_log = roles.kind == "records"
+    outputs = "logits" if roles.from_logits else "probs"
+    used = [
+        ("labels" if roles.predicted or not is_log else "correct", x)
+        for x in roles.labels
+    ]
+    used.append(("predicted", roles.predicted or ""))
+    # What has classes may tell samples and groups apart too.
+    classes = {x for _, x in used} if len(roles.labels) == 1 else set()
+    used += [("confidence" if is_log else outputs, x) for x in roles.outputs]
+    used += [("sample_weight", x) for x in roles.sample_weight]
+    # A group may be an id or a unit too.
+    texts = dict.fromkeys(roles.groups.values(), "groups")
+    texts |= {roles.units or "": "units", roles.ids or "": "ids"}
+    used += [(role, x) for x, role in texts.items() if x not in classes]
+    check_one_role(used)
 
 
 def _log_columns(
@@ -344,20 +341,15 @@ def _truth(
     classes: Sequence[str] | None,
 ) -> tuple[str, list[str]] | None:
     """The kind of predictions, and the columns of their labels."""
-    kinds = [*TRUTHS] if kind is None else [kind]
-    for found in kinds:
-        texts = TRUTHS[found]
-        if kind is not None:
-            texts += TRUTHS["classes"]
-        for text in texts if asked is None else [asked]:
-            # Labels of each class have numbers: `label_note` is none.
-            is_own = kind is not None or found != "classes"
-            if not is_own and not {text, f"{text}_0"} & {*names}:
-                continue
-            if columns := _class_columns(file, names, text, classes):
-                return found, columns[0]
-        if asked is not None:
-            break
+    kinds = [*TRUTHS] if kind is None else [kind, "classes"]
+    found = [(kind or x, text) for x in kinds for text in TRUTHS[x]]
+    for own, text in found if asked is None else [(kind or "classes", asked)]:
+        # Labels of each class have numbers: `label_note` is none.
+        is_named = {text, f"{text}_0"} & {*names}
+        if kind is None and own == "classes" and not is_named:
+            continue
+        if columns := _class_columns(file, names, text, classes):
+            return own, columns[0]
     if kind is None:
         return None
     name = TRUTHS[kind][0]

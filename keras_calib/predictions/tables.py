@@ -50,6 +50,7 @@ class Table:
         is_arrays: Whether columns are arrays of any shape; else they have one
             value, or one list, for each row.
         is_typed: Whether the file says what kind of values a column has.
+        is_text: Whether its numbers are digits, which do not say their dtype.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Table:
         self.is_arrays = self._kind == ".npz"
         self._is_lines = self._kind in (".jsonl", ".ndjson")
         self.is_typed = self._kind not in (".csv", ".tsv")
+        self.is_text = self._is_lines or not self.is_typed
         with self._readable():
             self.names = self._open()
         if twice := {x for x in self.names if self.names.count(x) > 1}:
@@ -125,8 +127,6 @@ class Table:
         """The error of a value that breaks a rule; `row` counts from 0."""
         if row is not None:
             received = {"row": row + 1, **received}
-        else:
-            received = {"type": self._type(name), **received}
         return value_error(f"`{name}` {rule}", **received)
 
     def check(
@@ -333,6 +333,7 @@ class Table:
             raise self.bad_value(
                 name,
                 "must hold numbers, or lists of one length, in every row",
+                values=values.reshape(-1)[:4].tolist(),
             )
         return values
 
@@ -370,19 +371,6 @@ class Table:
                     length_before=self._length[name],
                 )
         return np.stack([*values])
-
-    def _type(self, name: str) -> str:
-        """What a column holds, in the words of its format."""
-        if self._is_lines:
-            return "values of JSON"
-        if self.is_arrays:
-            with self._npz() as file:
-                return str(file.form(name)[0])
-        if self._kind == ".parquet":
-            with _pyarrow("parquet").ParquetFile(self.path) as file:
-                return str(file.schema_arrow.field(name).type)
-        with self._open_csv({}, [name]) as reader:
-            return str(reader.schema.field(name).type)
 
 
 def plain(value: Any) -> str:

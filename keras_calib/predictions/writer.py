@@ -12,6 +12,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import path_of, replacing, safe_cell
 from keras_calib.backend.late import imported
 from keras_calib.inputs.groups import as_groups, name_of
+from keras_calib.predictions.columns import spread_over
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.predictions.reader import CLASS_NAMES
 from keras_calib.predictions.roles import GROUP, TRUTHS
@@ -69,7 +70,7 @@ def _arrays(p: Predictions) -> dict[str, Any]:
         "sample_weight": _weights(p),
         "units": p.units,
         "ids": p.ids,
-        **{_group_name(k): x for k, x in p.groups.items()},
+        **{k if k == GROUP else f"{GROUP}_{k}": x for k, x in p.groups.items()},
     }
     if p.class_names is not None:
         arrays[CLASS_NAMES] = np.array(p.class_names, str)
@@ -98,10 +99,6 @@ def _labels(p: Predictions) -> np.ndarray:
     return np.array(texts, str).reshape(labels.shape)
 
 
-def _group_name(attribute: str) -> str:
-    return GROUP if attribute == GROUP else f"{GROUP}_{attribute}"
-
-
 def _weights(p: Predictions) -> np.ndarray | None:
     """Weights, which are 0 for what is of the ignored class."""
     weight, ignored = p.sample_weight, p.ignore_class
@@ -114,15 +111,7 @@ def _weights(p: Predictions) -> np.ndarray | None:
         return weight
     if weight is None:
         return counts.astype("float32")
-    return counts * _spread_over(weight, counts.shape)
-
-
-def _spread_over(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Values of each row, or of each prediction, for each of the latter."""
-    if values.size == np.prod(shape):
-        return values.reshape(shape)
-    lead = values.shape + (1,) * (len(shape) - values.ndim)
-    return np.broadcast_to(values.reshape(lead), shape)
+    return counts * spread_over(weight, counts.shape)
 
 
 def _plain(values: Any) -> np.ndarray:
@@ -138,41 +127,25 @@ def _tables(p: Predictions) -> Iterator[dict[str, np.ndarray]]:
     """Columns of a value, or of a list, for each prediction, part by part."""
     start = 0
     for part in p.batches():
-        columns = _table(part, start)
-        if p.class_names is not None:
-            names = np.full(len(next(iter(columns.values()))), "", object)
+        lead = part.shape
+        columns = _arrays(part)
+        if len(lead) > 1:
+            columns.setdefault("units", np.arange(start, start + len(part)))
+        if columns.pop(CLASS_NAMES, None) is not None:
+            names = np.full(lead, "", object)
             if not start:
-                names[0] = json.dumps(p.class_names)
+                names.flat[0] = json.dumps(p.class_names)
             columns[CLASS_NAMES] = names
-        yield columns
+        yield {k: _in_rows(x, lead) for k, x in columns.items()}
         start += len(part)
 
 
-def _table(part: Predictions, start: int) -> dict[str, np.ndarray]:
-    is_log = part.kind == "records"
-    shape = part.outputs.shape
-    lead = shape if is_log else shape[:-1]
+def _in_rows(values: np.ndarray, lead: tuple[int, ...]) -> np.ndarray:
+    """For each prediction a value, or one for each class."""
     count = int(np.prod(lead))
-    columns = {}
-    for name, values in _outcomes(part).items():
-        # Of each prediction one value, or one for each class.
-        each = values.shape[len(lead) :] if values.ndim > len(lead) else ()
-        columns[name] = values.reshape(count, *each)
-    weight, units = _weights(part), part.units
-    if weight is not None:
-        of_label = part.kind == "labels" and weight.size == part.outputs.size
-        wanted = shape if of_label else lead
-        weight = _spread_over(weight, wanted)
-        rows = (count, shape[-1]) if of_label else (count,)
-        columns["sample_weight"] = weight.reshape(rows)
-    if units is None and len(lead) > 1:
-        units = np.arange(start, start + len(part))
-    others = {"units": units, "ids": part.ids}
-    others |= {_group_name(k): x for k, x in part.groups.items()}
-    for name, values in others.items():
-        if values is not None:
-            columns[name] = _spread_over(_plain(values), lead).reshape(count)
-    return {k: _plain(x) for k, x in columns.items()}
+    if values.ndim > len(lead):
+        return values.reshape(count, values.shape[-1])
+    return spread_over(values, lead).reshape(count)
 
 
 def _spread(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ from keras_calib.inputs.checks import check_at_most, check_integer
 from keras_calib.numerics.results import call_text
 from keras_calib.plots import RiskCoverageDisplay
 from keras_calib.plots.display import matplotlib_module, printable
-from keras_calib.predictions.predictions import DataOptions
+from keras_calib.predictions.options import DataOptions
 from keras_calib.reporting.cards import environment
 from keras_calib.reporting.gathering import gathered
 from keras_calib.reporting.pictures import WIDE, diagram

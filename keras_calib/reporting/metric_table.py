@@ -13,7 +13,7 @@ from keras_calib.inputs.options import ReadOptions
 from keras_calib.metrics.registry import QUANTITIES, point_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.results import Result
-from keras_calib.predictions.predictions import DataOptions
+from keras_calib.predictions.options import DataOptions
 from keras_calib.reporting.evaluation import Evaluation, estimates_of
 from keras_calib.reporting.gathering import gathered
 from keras_calib.reporting.measures import EXPLAINED, TOP1_METRICS, cell

@@ -148,7 +148,7 @@ def check_one_row_each(y_pred: Any) -> None:
 def classified(model: keras.Model, y_pred: Any) -> Any:
     """Logits `(batch, num_classes)` from the outputs of a compiled model."""
     check_one_row_each(y_pred)
-    return to_model_logits(y_pred, reads_logits(model))
+    return to_model_logits(y_pred, reads_logits(model), name="y_pred")
 
 
 def weight_of_samples(sample_weight: Any, logits: Any) -> Any:

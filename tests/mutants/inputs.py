@@ -67,7 +67,7 @@ MUTANTS = {
     ),
     "padding_counts": Mutant(
         "predictions/batches.py",
-        "mask = self._mask(inputs)",
+        "mask = mask_of_output(model, name, self._chosen, inputs)",
         "mask = None",
         "laws/test_what_counts.py::"
         "test_fits_read_the_rows_that_evaluate_counts[Embedding]",
@@ -87,7 +87,7 @@ MUTANTS = {
         "test_an_impossible_label_makes_a_compiled_loss_nan[three]",
     ),
     "groups_take_any_order": Mutant(
-        "predictions/row_order.py",
+        "predictions/batches.py",
         "_digest(batch) != before[count - 1]",
         "False",
         "predictions/test_row_order.py::"

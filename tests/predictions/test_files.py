@@ -78,6 +78,7 @@ def check_same(found, given):
         assert (one is None) == (other is None)
         if one is not None:
             np.testing.assert_array_equal(one, other)
+    assert found.outputs.dtype == given.outputs.dtype
     facts = "kind", "from_logits", "class_names", "ignore_class"
     for name in facts:
         assert getattr(found, name) == getattr(given, name)
@@ -96,6 +97,17 @@ def test_what_is_written_is_read_without_an_option(tmp_path, kind, ending):
     given = made(kind)
     given.write(tmp_path / f"p{ending}")
     check_same(Predictions.read(tmp_path / f"p{ending}"), given)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_outputs_keep_all_their_digits(tmp_path, ending):
+    path = tmp_path / f"p{ending}"
+    for dtype in ("float32", "float64"):
+        outputs = LOGITS.astype(dtype) / np.dtype(dtype).type(3)
+        Predictions(IDS, outputs, from_logits=True).write(path)
+        found = Predictions.read(path).outputs
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, outputs)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

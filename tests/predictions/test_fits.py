@@ -7,7 +7,7 @@ from cases import BACKEND, array, softmax
 from report_pages import results_alone
 
 import keras_calib as kc
-from keras_calib.predictions.spool import is_mapped
+from keras_calib.predictions.columns import is_mapped
 
 portable = pytest.mark.portable
 rng = np.random.default_rng(0)
@@ -163,6 +163,13 @@ def test_a_batch_at_a_time_gives_the_same():
     assert is_mapped(some.outputs)
     np.testing.assert_array_equal(some.outputs, LOGITS[LABELS == 1])
     assert is_mapped(found.calibrate(some).outputs)
+
+
+def test_labels_of_batches_may_be_names():
+    names = ["cat", "dog", "eel"]
+    batch = np.array(names)[LABELS % 3], LOGITS[:, :3]
+    p = kc.Predictions.of_batches([batch] * 2, class_names=names)
+    np.testing.assert_array_equal(p.labels, np.tile(LABELS % 3, 2))
 
 
 @pytest.mark.parametrize(

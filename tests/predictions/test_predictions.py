@@ -8,8 +8,11 @@ import keras
 import numpy as np
 import pytest
 
+import keras_calib as kc
 from keras_calib.calibrators import TemperatureScaling
 from keras_calib.predictions import Predictions
+from keras_calib.predictions.options import DataOptions, PredictionFacts
+from keras_calib.predictions.roles import FileOptions
 
 LOGITS = np.random.default_rng(0).normal(size=(40, 3)).astype("float32") * 2
 LABELS = np.random.default_rng(1).integers(0, 3, 40)
@@ -112,6 +115,13 @@ def test_logits_of_probabilities_are_their_logs():
     np.testing.assert_allclose(one, np.full((40, 1), np.log(1 / 3)), rtol=1e-6)
     several = Predictions(LABELS[:, None] % 2, [[0.25]] * 40, multi_label=True)
     np.testing.assert_allclose(several.logits, one, rtol=1e-6)
+    # What weighs nothing may hold anything.
+    outputs, weight = np.full((40, 2), 0.25), np.ones(40)
+    outputs[0], weight[0] = 7.0, 0.0
+    labels = np.stack([LABELS % 2] * 2, axis=-1)
+    facts = {"multi_label": True, "sample_weight": weight}
+    found = Predictions(labels, outputs, **facts).logits
+    np.testing.assert_allclose(found[1:, :1], one[1:], rtol=1e-6)
 
 
 def test_masked_rows_weigh_nothing():
@@ -132,6 +142,9 @@ def test_sequences_of_several_lengths_end_in_rows_without_weight():
     p = Predictions.of_model(model, data, verbose=0)
     assert p.outputs.shape == (6, 5, 3)
     assert p.sample_weight.sum() == 24
+    weighted = [(x, y, np.ones(2)) for x, y in data]
+    p = Predictions.of_model(model, weighted, verbose=0)
+    assert p.sample_weight.sum() == 24
 
 
 def test_groups_and_units_come_from_batches_or_beside_them():
@@ -143,9 +156,11 @@ def test_groups_and_units_come_from_batches_or_beside_them():
         (INPUTS, LABELS),
         groups=of_batch,
         units=units,
+        ids=lambda x: [f"row {value:.6f}" for value in x[:, 1]],
         batch_size=16,
         verbose=0,
     )
+    assert p.ids.tolist() == [f"row {value:.6f}" for value in INPUTS[:, 1]]
     np.testing.assert_array_equal(p.groups["site"], site)
     np.testing.assert_array_equal(p.units, units)
     first, second = p.split(0.5, seed=3)
@@ -159,6 +174,10 @@ def test_groups_and_units_come_from_batches_or_beside_them():
     )
     with pytest.raises(ValueError, match="`units` must have a value for each"):
         len(short)
+    batches = iter([(INPUTS, LABELS)])
+    p = Predictions.of_model(model_of(), batches, ids=units, verbose=0)
+    with pytest.raises(ValueError, match="`ids` must belong to rows in a fix"):
+        len(p)
 
 
 def test_rows_are_told_apart_by_slices_places_and_masks():
@@ -229,6 +248,39 @@ def test_names_of_classes_are_their_places():
 def test_what_contradicts_itself_is_refused(arguments, error, told):
     with pytest.raises(error, match=re.escape(told)):
         Predictions(**arguments)
+
+
+def test_help_tells_every_option():
+    options = {
+        Predictions: PredictionFacts,
+        Predictions.of_batches: PredictionFacts,
+        Predictions.of_model: DataOptions,
+        Predictions.read: FileOptions,
+    }
+    for taker, told in options.items():
+        args = taker.__doc__.partition("Args:\n")[2].partition("\n\n")[0]
+        for name in told.__annotations__:
+            assert args.count(f"\n    {name}: ") == 1, (taker, name)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda p: kc.TemperatureScaling().fit(p), "outputs"),
+        (
+            lambda p: kc.TemperatureScaling().fit(
+                p.labels, p.outputs, from_logits=False
+            ),
+            "logits",
+        ),
+        (lambda p: kc.evaluate(p, verbose=0), "outputs"),
+        (lambda p: p.logits, "outputs"),
+        (kc.ece, "outputs"),
+    ],
+)
+def test_errors_name_what_the_caller_passed(call, name):
+    with pytest.raises(ValueError, match=f"`{name}` must be probabilities"):
+        call(Predictions(LABELS, LOGITS))
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, 1e-9])

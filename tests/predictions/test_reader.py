@@ -210,7 +210,7 @@ def test_top1_records_are_confidence_and_correctness(tmp_path, form, ending):
         ("prob_1", "0;5", {}, r"prob_1.* row=5001, value='0;5'"),
         ("prob_1", 0.9, {}, r"must sum to 1 .* row=5001, .* sum=1.4"),
         ("prob_1", -0.5, {}, r"in \[0, 1\].* row=5001"),
-        ("prob_1", "inf", {}, r"`prob_1` must not contain NaN .* row=5001"),
+        ("prob_1", "inf", {}, r"`prob_1` must be .* row=5001, .*=inf"),
         ("label", 2, {}, r"`label` must hold class ids in \[0, 2\).* row=5001"),
         ("label", "cat", {}, "`label` must hold numbers, or names of"),
         (

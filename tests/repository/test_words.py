@@ -47,7 +47,7 @@ EXCEPTIONS = (
     ),
     (
         "inputs",
-        r"Predictions(\.(given|of_batches|with_inputs))?",
+        r"Predictions(\.of_batches)?",
         "the rows that the model was given, one of several things told of them",
     ),
     (

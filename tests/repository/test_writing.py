@@ -71,7 +71,7 @@ EXCEPTIONS = {
     "predictions/writer.py": {
         "writer.write_table(table)": "into a file of `replacing`",
     },
-    "predictions/spool.py": {
+    "predictions/columns.py": {
         "tempfile.mkdtemp(prefix='keras_calib-')": "a temporary folder",
         "open(self._path(name), 'ab')": "within it",
         "np.ascontiguousarray(array).tofile(file)": "within it",

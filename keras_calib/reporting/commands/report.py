@@ -63,8 +63,7 @@ examples:
 _WORDS = {
     **flags("risk", "delta", "ignore_class", "num_bins", "class_names"),
     "path": "--out",
-    "y_true": "labels",
-    "y_pred": "predictions",
+    "outputs": "predictions",
     "from_logits=True": "the array `logits` or columns `logit_0`, ...",
     "from_logits=False": "the array `probs` or columns `prob_0`, ...",
 }

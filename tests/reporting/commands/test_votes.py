@@ -54,7 +54,7 @@ def test_votes_of_every_format_are_read_alike(tmp_path, name):
         np.testing.assert_allclose(rows.outputs, logits, rtol=1e-6)
         # What is called votes is votes. Other counts are no labels.
         if name == "lists.parquet" and votes is counts:
-            with pytest.raises(ValueError, match="`votes=` reads counts of"):
+            with pytest.raises(ValueError, match="or given with `votes=`; sev"):
                 Predictions.read(path)
         elif name != "lists.parquet":
             assert Predictions.read(path).votes
@@ -133,10 +133,15 @@ def test_votes_that_cannot_be_are_refused(tmp_path, capsys, monkeypatch):
     few = "prob_0,prob_1,prob_2,votes_0,votes_1\n0.2,0.3,0.5,1,2\n"
     (tmp_path / "few.csv").write_text(few)
     for code, file, more, words in (
-        (1, "ids.npz", [], "must have rows of 3 votes.*need no --votes"),
-        (1, "two.npz", [], "must have rows of 3 votes"),
-        (1, "few.csv", [], "`votes_0` to `votes_1` must have rows of 3"),
-        (1, "odd.npz", [], "must be counts of votes.*row=4"),
+        (
+            1,
+            "ids.npz",
+            [],
+            "must be rows of votes that fit.*class ids need no --votes",
+        ),
+        (1, "two.npz", [], "must be rows of votes that fit `logits`"),
+        (1, "few.csv", [], "`votes_0` to `votes_1` must be rows of votes"),
+        (1, "odd.npz", [], "rows of votes, and each must be counts.*row=4"),
         (1, "empty.npz", [], "a weight of 0. Received: row=5"),
         (1, "none.npz", [], "must have the labels that --votes reads"),
         (1, "top.csv", [], "must have `label` or `labels`"),
