@@ -48,9 +48,8 @@ A pilot of 2,000 labels fits the temperature, and says what more labels buy: the
 share of answers that the model may accept with at most 2 % of these wrong.
 """
 
-pilot = keras_calib.Predictions.of_model(
-    model, draw(new_images, 2000), verbose=0
-)
+data = draw(new_images, 2000)
+pilot = keras_calib.Predictions.of_model(model, data, verbose=0)
 temperature = keras_calib.TemperatureScaling().fit(pilot)
 pilot = temperature.calibrate(pilot)
 print(keras_calib.plan(risk=0.02, power=0.9, pilot=pilot))
@@ -97,8 +96,7 @@ folder = Path("work/operating")
 shipped = {"certificate": True, "overwrite": True}
 keras_calib.export(model, folder / "1", selector=selector, **shipped)
 path = keras_calib.exporting.save_records(selector, folder / "records.npz")
-records = np.load(path).values()
-check = keras_calib.exporting.check_certificate(folder / "1", *records)
+check = keras_calib.exporting.check_certificate(folder / "1", path)
 print("\nThe certificate holds:", check.holds)
 
 """

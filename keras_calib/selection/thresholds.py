@@ -1,4 +1,7 @@
-"""Thresholds on a score, for a target risk or coverage."""
+"""Thresholds on a score, for a target risk or coverage.
+
+Derivation: docs/derivations.md, 'Families of claims'.
+"""
 
 import math
 from collections.abc import Sequence

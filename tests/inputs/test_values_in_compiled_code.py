@@ -221,11 +221,6 @@ def test_probabilities_read_as_logits_are_told_once():
     told.update_state(np.zeros(420, int), edge)
     ece(np.zeros(420, int), edge, from_logits=True)
     assert told.state_dict()["flags"][3] == 0
-    state = metric.state_dict()
-    older = {**state, "flags": state["flags"][:3]}
-    metric.load_state_dict(older)
-    metric.merge_state([older])
-    assert list(metric.state_dict()["flags"]) == [0, 0, 0, 0]
 
 
 def test_bad_rows_are_located():
