@@ -21,13 +21,7 @@ import keras_calib as kc
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
 # With its flags: seeds, epochs, csv.
-from training_methods import (  # noqa: E402
-    LOGITS,
-    MEASURES,
-    load,
-    methods,
-    trained,
-)
+from training_methods import LOGITS, MEASURES, load, methods, trained  # noqa: E402
 
 # Endings of the columns of what they calibrate.
 CALIBRATORS = {

@@ -13,12 +13,7 @@ PAPERS = ROOT / "examples" / "papers"
 RUNS = ROOT / "benchmarks" / "results" / "runs"
 sys.path.insert(0, str(PAPERS))
 
-from results.pairs import (  # noqa: E402
-    LEVEL,
-    holm,
-    p_of_pairs,
-    p_text,
-)
+from results.pairs import LEVEL, holm, p_of_pairs, p_text  # noqa: E402
 
 _CELL = re.compile(r"([+-]?\d[\d.]*)( ± [\d.]+)?( \[[^]]+\])?")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")

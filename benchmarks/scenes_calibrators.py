@@ -20,11 +20,7 @@ import keras_calib as kc
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
 # With its flags: epochs.
-from segmentation import (  # noqa: E402
-    READ,
-    scenes,
-    trained,
-)
+from segmentation import READ, scenes, trained  # noqa: E402
 
 _SEEDS = flags.DEFINE_integer("seeds", 5, "Number of seeds.")
 _CSV = flags.DEFINE_string("csv", "", "Where to write the measures.")

@@ -2,11 +2,7 @@
 
 import json
 
-from keras_calib.exporting.statement import (
-    digest_of,
-    statement_path,
-    text_of,
-)
+from keras_calib.exporting.statement import digest_of, statement_path, text_of
 
 # Values of every type.
 BAD = (None, [], {}, "x", True, -1, 0.5, 10**400)

@@ -5,5 +5,3 @@ and locks, and private parts of Keras (`keras_internals`). Not here: arithmetic
 (`numerics`), and anything about calibration.
 Floor: the lowest, beside `numerics`.
 """
-
-__all__ = []

@@ -19,11 +19,7 @@ from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.inputs.rows import check_call
 from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
 from keras_calib.numerics.results import call_text, html_facts
-from keras_calib.predictions.fitting import (
-    FitsOnModel,
-    check_kind,
-    given_rows,
-)
+from keras_calib.predictions.fitting import FitsOnModel, check_kind, given_rows
 from keras_calib.predictions.predictions import Predictions
 
 # Layers that are told when a part of theirs is fitted, by this part.

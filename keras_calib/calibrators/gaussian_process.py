@@ -174,9 +174,7 @@ class GaussianProcessCalibration(Calibrator):
             seed=seed,
         )
         self.set_known(
-            temperature=temperature,
-            uniform_share=uniform_share,
-            **vars(given),
+            temperature=temperature, uniform_share=uniform_share, **vars(given)
         )
         if not self.fitted:
             return

@@ -8,11 +8,7 @@ import numpy as np
 from keras import backend
 
 from keras_calib.backend.late import tensorflow as tf
-from keras_calib.data.boxes import (
-    check_mask_classes,
-    object_source,
-    selected,
-)
+from keras_calib.data.boxes import check_mask_classes, object_source, selected
 from keras_calib.data.crops import (
     Cropped,
     Cropping,
@@ -31,10 +27,7 @@ from keras_calib.data.examples import (
 )
 from keras_calib.data.mixing import color_jitter
 from keras_calib.data.painting import IMAGENET_MEAN, without_objects
-from keras_calib.data.validity import (
-    has_objects,
-    read_parts,
-)
+from keras_calib.data.validity import has_objects, read_parts
 from keras_calib.formulas.targets import (
     check_beta_and_floor,
     objectness_targets,

@@ -4,10 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.detection.errors import (
-    detection_ece,
-    localization_aware_ece,
-)
+from keras_calib.detection.errors import detection_ece, localization_aware_ece
 from keras_calib.detection.matching import BoxPredictions, check_boxes
 from keras_calib.formulas.bins import bin_index
 from keras_calib.inputs.checks import check_integer

@@ -381,8 +381,7 @@ def _read_thresholds(thresholds: Any) -> np.ndarray:
     tried = as_array(thresholds, "thresholds", "float64")
     if tried.ndim != 1 or not len(tried):
         raise value_error(
-            "`thresholds` must have shape (num_thresholds,)",
-            shape=tried.shape,
+            "`thresholds` must have shape (num_thresholds,)", shape=tried.shape
         )
     if not np.all((tried > 0.0) & (tried <= 1.0)):
         raise value_error(

@@ -159,9 +159,7 @@ _HANDLERS = {"SelectV2": (_select, ["Where"]), "Log1p": (_log1p, ["Log1p"])}
 
 
 def _write_onnx(
-    served: ServedModel,
-    path: Path,
-    images: ImageReader | None = None,
+    served: ServedModel, path: Path, images: ImageReader | None = None
 ) -> None:
     import tf2onnx
 

@@ -107,10 +107,7 @@ class ServedModel:
         return self._call(inputs, training=False)
 
     def answers(
-        self,
-        outputs: Any,
-        from_logits: bool | None = None,
-        groups: Any = None,
+        self, outputs: Any, from_logits: bool | None = None, groups: Any = None
     ) -> dict[str, np.ndarray]:
         """The selector's named answers in Keras to outputs of the network."""
         if from_logits is None:

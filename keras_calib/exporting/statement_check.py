@@ -22,11 +22,7 @@ from keras_calib.exporting.statement import (
     read_statement,
     statement_path,
 )
-from keras_calib.exporting.statement_facts import (
-    BY_GROUP,
-    compared,
-    facts_of,
-)
+from keras_calib.exporting.statement_facts import BY_GROUP, compared, facts_of
 from keras_calib.inputs.checks import located
 from keras_calib.inputs.groups import read_groups
 from keras_calib.inputs.outcomes import Outcomes
@@ -37,11 +33,7 @@ from keras_calib.predictions.predictions import Predictions
 from keras_calib.predictions.roles import check_present
 from keras_calib.predictions.tables import Table
 from keras_calib.selection.costs import CostTarget
-from keras_calib.selection.data_hash import (
-    cost_hashes,
-    cost_rows,
-    data_hashes,
-)
+from keras_calib.selection.data_hash import cost_hashes, cost_rows, data_hashes
 from keras_calib.selection.ladder import (
     by_group,
     named_group,
@@ -416,8 +408,7 @@ def _read_rows(
         if (kind in of) != (column is not None):
             rule = "given" if kind in of else "left out"
             raise value_error(
-                f"`{argument}` must be {rule} for this certificate",
-                kind=kind,
+                f"`{argument}` must be {rule} for this certificate", kind=kind
             )
     if scores is None or correct is None:
         raise value_error(

@@ -16,10 +16,7 @@ from keras_calib.calibrators import Calibrator
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.detection.selector import DetectionSelector
 from keras_calib.ensembles.base import check_classifier, input_structure
-from keras_calib.exporting.certificates import (
-    certificate_of,
-    check_certifiable,
-)
+from keras_calib.exporting.certificates import certificate_of, check_certifiable
 from keras_calib.exporting.formats import (
     check_replaced,
     exact_float32,
@@ -250,10 +247,7 @@ def export(
     )
     with exact_float32():
         found = probes(
-            served,
-            samples,
-            images,
-            client_logits=made.name == "savedmodel",
+            served, samples, images, client_logits=made.name == "savedmodel"
         )
         # The first probe comes before the write, so that errors cost little.
         found = tracked(itertools.chain([next(found)], found))

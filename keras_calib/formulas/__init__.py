@@ -5,5 +5,3 @@ calibrators share. Not here: reading of input (`inputs`), data sets
 (`predictions`) and states (`metrics`).
 Floor: above `inputs`, below all that users call.
 """
-
-__all__ = []

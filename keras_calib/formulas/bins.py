@@ -221,9 +221,7 @@ def equal_mass_error(
     ends = equal_mass_edges(total, num_bins, frequency_weights, sample)
     if xp is np:
         below = np.interp(
-            ends,
-            np.r_[0.0, before + mass],
-            np.r_[0.0, np.cumsum(residual)],
+            ends, np.r_[0.0, before + mass], np.r_[0.0, np.cumsum(residual)]
         )
         gaps = np.diff(below)
     else:

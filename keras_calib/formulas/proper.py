@@ -13,11 +13,7 @@ from keras_calib.backend.compiled import take_at
 from keras_calib.formulas.intervals import Moments, mean_interval
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_share
-from keras_calib.numerics.arrays import (
-    array_namespace,
-    at_least,
-    safe_divide,
-)
+from keras_calib.numerics.arrays import array_namespace, at_least, safe_divide
 from keras_calib.numerics.results import Result
 from keras_calib.numerics.row_blocks import block_slices
 from keras_calib.numerics.softmax import PROBABILITY_FLOOR, to_logits
@@ -123,11 +119,7 @@ def loss_interval(
 
 
 def log_losses(
-    labels: Any,
-    outputs: Any,
-    *,
-    from_logits: bool,
-    clip: float | None = None,
+    labels: Any, outputs: Any, *, from_logits: bool, clip: float | None = None
 ) -> Any:
     """-log p_y of each sample in nats, or cross entropy of soft labels.
 

@@ -155,10 +155,7 @@ def objectness_targets(
                 f"`{name}` must have the shape of `objectness`; labels may be "
                 "one-hot with `num_classes` classes last",
                 num_classes=num_classes,
-                **{
-                    f"{name}.shape": shape_of(x),
-                    "objectness.shape": shape,
-                },
+                **{f"{name}.shape": shape_of(x), "objectness.shape": shape},
             )
     check_objectness(objectness, "`objectness` must lie in [0, 1]")
     if is_hard:

@@ -7,11 +7,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import CLOSED, bin_index, sorted_mass_error
-from keras_calib.inputs.batch import (
-    Batch,
-    standardize_arrays,
-    without_masked,
-)
+from keras_calib.inputs.batch import Batch, standardize_arrays, without_masked
 from keras_calib.inputs.checks import check_in, check_integer, check_share
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.top_label import hard_labels

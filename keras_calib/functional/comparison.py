@@ -160,9 +160,7 @@ def _check_same_rows(a: Any, b: Any) -> None:
         found = [getattr(p, fact) for p in (a, b)]
         if found[0] != found[1]:
             raise value_error(
-                f"`a` and `b` must agree on `{fact}`",
-                a=found[0],
-                b=found[1],
+                f"`a` and `b` must agree on `{fact}`", a=found[0], b=found[1]
             )
     same = ["sample_weight"]
     if a.kind != "records":

@@ -280,8 +280,7 @@ def holm(p_values: Any) -> np.ndarray:
     adjusted_(i) = max_{j <= i} min(1, (m - j + 1) p_(j))
     """
     return _adjusted(
-        p_values,
-        lambda p: np.maximum.accumulate(p * np.arange(len(p), 0, -1)),
+        p_values, lambda p: np.maximum.accumulate(p * np.arange(len(p), 0, -1))
     )
 
 

@@ -284,12 +284,7 @@ def _table(
     for name, (names, code) in grouped.items():
         sums[name] = GroupedSums(num_bins, votes)
         codes[name] = sums[name].add(
-            names,
-            code[counts],
-            top.confidence,
-            top.correct,
-            top.weight,
-            accept,
+            names, code[counts], top.confidence, top.correct, top.weight, accept
         )
     slices = _Slices(top, columns, codes)
     p_values = None

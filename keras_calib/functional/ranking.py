@@ -111,10 +111,7 @@ def top_scored(
     if values.shape != top.score.shape:
         raise value_error(
             "`score` must return one value per sample",
-            **{
-                "score.shape": shape_of(values),
-                "samples": len(top.score),
-            },
+            **{"score.shape": shape_of(values), "samples": len(top.score)},
         )
     bad = int(np.sum(~np.isfinite(values)))
     if bad:

@@ -277,12 +277,7 @@ def coverage_at_accuracy(
     """
     check_share("accuracy", accuracy)
     return coverage_at_risk(
-        labels,
-        outputs,
-        risk=1.0 - accuracy,
-        score=score,
-        ties=ties,
-        **options,
+        labels, outputs, risk=1.0 - accuracy, score=score, ties=ties, **options
     )
 
 

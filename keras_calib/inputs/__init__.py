@@ -7,5 +7,3 @@ values, which `values` enforces; `checks` are for arguments and shapes;
 (`formulas`).
 Floor: above `backend` and `numerics`.
 """
-
-__all__ = []

@@ -140,10 +140,7 @@ def check_rows(name: str, x: Any, logits: Any) -> None:
     if not fits(shape_of(x), shape_of(logits)[:-1]):
         raise value_error(
             f"`{name}` must have the shape of `logits` without the classes",
-            **{
-                f"{name}.shape": shape_of(x),
-                "logits.shape": shape_of(logits),
-            },
+            **{f"{name}.shape": shape_of(x), "logits.shape": shape_of(logits)},
         )
 
 

@@ -344,9 +344,7 @@ def check_allowed(allowed: Any, name: str, counts: Any = None) -> Rule:
 
 
 def split_objectness(
-    y_true: Any,
-    ignore_class: int | None = None,
-    rules: Rules | None = None,
+    y_true: Any, ignore_class: int | None = None, rules: Rules | None = None
 ) -> tuple[Any, Any, Any]:
     """Split pairs `(..., 2)` into ids, objectness, and a mask of `CONTEXT`."""
     y_true = as_numbers(y_true, "y_true")

@@ -8,12 +8,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import Batch, standardize_arrays
 from keras_calib.inputs.checks import MODES, check_any_weight, check_in
-from keras_calib.inputs.options import (
-    ArrayOptions,
-    GivenTogether,
-    is_log,
-    told,
-)
+from keras_calib.inputs.options import ArrayOptions, GivenTogether, is_log, told
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.rows import of_one_output
 from keras_calib.inputs.weights import are_binary, weight_of_rows

@@ -54,10 +54,7 @@ def standardize_weights(
 
 
 def broadcast_weight(
-    sample_weight: Any,
-    y_pred: Any,
-    axis: int = -1,
-    rules: Rules | None = None,
+    sample_weight: Any, y_pred: Any, axis: int = -1, rules: Rules | None = None
 ) -> Any:
     """Read weights and broadcast them to the labels `(batch, ...)`."""
     lead, sizes = list(y_pred.shape), list(ops.shape(y_pred))

@@ -273,10 +273,7 @@ def _check_known(labels: Any, weight: Any, name: str) -> Rule:
 
 
 def _fitting(
-    labels: Any,
-    outputs: Any,
-    num_labels: int | None,
-    names: tuple[str, str],
+    labels: Any, outputs: Any, num_labels: int | None, names: tuple[str, str]
 ) -> Any:
     """Labels of the shape of outputs `(batch, ..., labels)`."""
     check_rank(names[1], outputs, 2, "(batch, ..., labels)")

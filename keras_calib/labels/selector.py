@@ -32,12 +32,7 @@ from keras_calib.metrics import StreamingMetric
 from keras_calib.predictions.fitting import FitsOnModel, RowOptions, given_rows
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.classifier import SelectiveClassifier
-from keras_calib.selection.ladder import (
-    Ladder,
-    check_units,
-    counted,
-    of_scores,
-)
+from keras_calib.selection.ladder import Ladder, check_units, counted, of_scores
 from keras_calib.selection.rules import by_blocks
 from keras_calib.selection.selector import Selector
 from keras_calib.selection.thresholds import ErrorTarget

@@ -101,10 +101,7 @@ class ColumnSummary(_Wrapped):
         if len(labels.shape) > 1:
             labels = labels[..., 1] > labels[..., 0]
         mask, labels, weight = by_column(
-            self.num_labels,
-            records.mask,
-            cast(labels, "int32"),
-            records.weight,
+            self.num_labels, records.mask, cast(labels, "int32"), records.weight
         )
         present = cast(mask, "int32")
         odd = xp.zeros_like(xp.sum(present, axis=-1))

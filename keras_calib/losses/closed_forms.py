@@ -20,10 +20,7 @@ from keras_calib.backend.gradients import (
 from keras_calib.inputs.labels import soft_labels
 from keras_calib.inputs.values import SUM_TOLERANCE, Rules
 from keras_calib.inputs.weights import broadcast_weight
-from keras_calib.numerics.arrays import (
-    at_least_float32,
-    labels_like,
-)
+from keras_calib.numerics.arrays import at_least_float32, labels_like
 from keras_calib.numerics.softmax import SoftmaxParts, allowed, softmax_parts
 
 _MANY = 100

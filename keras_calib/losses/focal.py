@@ -111,10 +111,7 @@ def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
 
 @reads_ids
 def flsd(
-    labels: Any,
-    logits: Any,
-    *,
-    gammas: Sequence[Sequence[float]] = _FLSD_53,
+    labels: Any, logits: Any, *, gammas: Sequence[Sequence[float]] = _FLSD_53
 ) -> Any:
     """Sample-dependent focal loss, one value per sample.
 

@@ -34,11 +34,7 @@ from keras_calib.inputs.labels import (
 from keras_calib.inputs.rows import both_classes
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.losses.base import LossOptions, PerSampleLoss
-from keras_calib.losses.closed_forms import (
-    cross_entropy,
-    of_softmax,
-    reads_ids,
-)
+from keras_calib.losses.closed_forms import cross_entropy, of_softmax, reads_ids
 from keras_calib.numerics.arrays import (
     as_numbers,
     at_least_float32,

@@ -67,8 +67,7 @@ def blurred_labels(rows: Any, mask: Any, sigma: float, kernel_size: int) -> Any:
     if centre == 1.0:
         # A kernel so narrow that its neighbours have rounded to 0.
         raise value_error(
-            "`sigma` must be large enough to reach the next pixel",
-            sigma=sigma,
+            "`sigma` must be large enough to reach the next pixel", sigma=sigma
         )
 
     def neighbors(x):

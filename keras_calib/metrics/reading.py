@@ -358,8 +358,7 @@ def _resolve_mask(
     if is_eager:
         rules.append(
             Rule(
-                ops.equal(num_invalid, 0),
-                lambda: judge(to_numpy(invalid_mask)),
+                ops.equal(num_invalid, 0), lambda: judge(to_numpy(invalid_mask))
             )
         )
         if weight is not None:

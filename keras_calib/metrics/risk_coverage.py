@@ -23,9 +23,7 @@ from keras_calib.numerics.softmax import log_odds_of, to_logits
 
 
 def _score_summary(
-    score: str | Callable[[Any], Any],
-    score_range: str | None,
-    resolution: int,
+    score: str | Callable[[Any], Any], score_range: str | None, resolution: int
 ) -> HistogramSummary:
     """The histogram of a ranking score."""
     function = scores.get(score)

@@ -178,9 +178,7 @@ class PerImage(StreamingMetric):
             values.append(self.metric._value(Readings(summary, limbs, True)))
             counts.append(image.mask.sum())
         records = _of_images(
-            np.array(values, "float32"),
-            np.array(counts, "float32"),
-            num_pixels,
+            np.array(values, "float32"), np.array(counts, "float32"), num_pixels
         )
         add_limbs(self, [self.summary.update(records)], flags)
         return True

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
     from keras_calib.monitoring.logger import CalibrationLogger
     from keras_calib.monitoring.monitor import Alarm, Monitor
 
-__all__ = [
-    "Alarm",
-    "CalibrationLogger",
-    "LoggedEpoch",
-    "Monitor",
-]
+__all__ = ["Alarm", "CalibrationLogger", "LoggedEpoch", "Monitor"]
 
 __getattr__ = late_names(
     __name__,

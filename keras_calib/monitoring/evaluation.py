@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -27,12 +26,8 @@ from keras_calib.losses import (
 from keras_calib.metrics.reading import read_batch
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.results import Result
-from keras_calib.predictions.batches import Examples
-from keras_calib.predictions.collect import (
-    ModelRun,
-    labels_of,
-    rows_that_count,
-)
+from keras_calib.predictions.batches import Examples, merged
+from keras_calib.predictions.collect import ModelRun, labels_of, rows_that_count
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.predictions.predictions import Predictions
 
@@ -90,11 +85,7 @@ class DatasetEvaluator:
     parts: list[str]
 
     def measure(
-        self,
-        run: ModelRun,
-        *,
-        epoch: int = -1,
-        num_batches: int | None = None,
+        self, run: ModelRun, *, epoch: int = -1, num_batches: int | None = None
     ) -> tuple[LoggedEpoch, Predicted | None]:
         """One pass of a model over its data, or over their first batches.
 
@@ -114,11 +105,11 @@ class DatasetEvaluator:
         self._by_block = isinstance(self.loss, PerSampleLoss)
         self._by_block &= not isinstance(self.loss, BatchCoupledLoss)
         batches = itertools.islice(run.examples(), num_batches)
-        batches = map(self._checked, batches)
+        batches = (self._checked(x)._asdict() for x in batches)
         block = None
         try:
-            for block in _joined(batches):
-                self._add(block)
+            for block in merged(batches, _fullness):
+                self._add(Examples(**block))
         except _NotFiniteError:
             warnings.warn(
                 "The model predicts NaN or infinity, so the logged values "
@@ -295,26 +286,6 @@ def _rows(
     return tuple(None if x is None else to_numpy(x)[keep] for x in columns)
 
 
-def _joined(batches: Iterable[Examples]) -> Iterator[Examples]:
-    """Joins batches until they are large enough for an update."""
-    waiting: list[Examples] = []
-    count, shapes = 0, None
-    for batch in batches:
-        found = [None if x is None else x.shape[1:] for x in batch]
-        if waiting and (found != shapes or count >= _BLOCK):
-            yield _concatenated(waiting)
-            waiting, count = [], 0
-        shapes = found
-        waiting.append(batch)
-        count += batch.outputs.size
-    if waiting:
-        yield _concatenated(waiting)
-
-
-def _concatenated(batches: list[Examples]) -> Examples:
-    return Examples(
-        *(
-            None if column[0] is None else np.concatenate(column)
-            for column in zip(*batches, strict=True)
-        )
-    )
+def _fullness(batch: dict[str, Any]) -> float:
+    """Outputs of a batch as a share of those that an update takes at least."""
+    return batch["outputs"].size / _BLOCK

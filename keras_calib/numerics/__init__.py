@@ -4,5 +4,3 @@ Lives here: functions without reference to calibration, such as exact sums and
 a hash. Not here: reading of input (`inputs`).
 Floor: the lowest, beside `backend`.
 """
-
-__all__ = []

@@ -417,3 +417,38 @@ def _length(arrays: Any) -> int:
             "arrays of `data` must have the same length", lengths=sorted(counts)
         )
     return counts.pop()
+
+
+def merged(
+    batches: Iterable[dict], fullness: Callable[[dict], float]
+) -> Iterator[dict]:
+    """Batches of columns, small ones of equal form joined.
+
+    `fullness` of a batch is its share of the size from which on it is given.
+    """
+    waiting: list[dict] = []
+    for batch in batches:
+        if waiting and _form(batch) != _form(waiting[0]):
+            yield _joined(waiting)
+            waiting = []
+        waiting.append(batch)
+        if sum(map(fullness, waiting)) >= 1.0:
+            yield _joined(waiting)
+            waiting = []
+    if waiting:
+        yield _joined(waiting)
+
+
+def _form(batch: dict) -> dict[Any, Any]:
+    """Shape of a row and type of each part; None of a part that lacks."""
+    return {
+        k: None if x is None else (x.shape[1:], x.dtype)
+        for k, x in batch.items()
+    }
+
+
+def _joined(batches: list[dict]) -> dict:
+    return {
+        k: None if x is None else np.concatenate([b[k] for b in batches])
+        for k, x in batches[0].items()
+    }

@@ -255,10 +255,7 @@ class _Reader:
         return np.asarray(ids, int).reshape(values.shape)
 
     def _records(
-        self,
-        part: dict[str, np.ndarray],
-        weight: np.ndarray | None,
-        start: int,
+        self, part: dict[str, np.ndarray], weight: np.ndarray | None, start: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Correctness, NaN without a label, confidences and weights."""
         roles, (name,) = self._roles, self._roles.outputs

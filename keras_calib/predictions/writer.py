@@ -161,9 +161,7 @@ def _spread(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _write_text(
-    file: IO[str],
-    parts: Iterable[dict[str, np.ndarray]],
-    separator: str,
+    file: IO[str], parts: Iterable[dict[str, np.ndarray]], separator: str
 ) -> None:
     writer = csv.writer(file, delimiter=separator, lineterminator="\n")
     for number, part in enumerate(parts):

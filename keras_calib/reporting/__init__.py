@@ -31,13 +31,7 @@ if TYPE_CHECKING:
     from keras_calib.reporting.html import ReportPage, report
     from keras_calib.reporting.metric_table import MetricTable, evaluate
 
-__all__ = [
-    "MetricTable",
-    "ReportPage",
-    "evaluate",
-    "model_card",
-    "report",
-]
+__all__ = ["MetricTable", "ReportPage", "evaluate", "model_card", "report"]
 
 __getattr__ = late_names(
     __name__,

@@ -5,7 +5,7 @@ A batch is a dict of arrays of the same rows: `"labels"`, `"weight"` and
 `("groups", name)` of each attribute.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.columns import check_class_names
 from keras_calib.labels.selector import MultiLabelSelector
 from keras_calib.plots.display import by_model
+from keras_calib.predictions.batches import merged
 from keras_calib.predictions.collect import together
 from keras_calib.predictions.outputs import from_logits_of
 from keras_calib.predictions.predictions import Predictions
@@ -114,7 +115,7 @@ def gathered(
             drawn = first.run.reading.pixels_per_image
             evaluation.is_drawn = drawn is not None
         evaluations.append(evaluation)
-    for batch in merged(map(_batch, batches)):
+    for batch in merged(map(_batch, batches), fullness):
         groups = _groups(batch, first)
         for k, evaluation in enumerate(evaluations):
             rows = batch["labels"], batch["outputs", k], batch["weight"]
@@ -130,21 +131,6 @@ def gathered(
             num_classes=num_classes,
         )
     return evaluations, choices
-
-
-def merged(batches: Iterable[dict]) -> Iterator[dict]:
-    """Batches, small ones of equal form joined."""
-    waiting: list[dict] = []
-    for batch in batches:
-        if waiting and _form(batch) != _form(waiting[0]):
-            yield _joined(waiting)
-            waiting = []
-        waiting.append(batch)
-        if sum(map(_fullness, waiting)) >= 1.0:
-            yield _joined(waiting)
-            waiting = []
-    if waiting:
-        yield _joined(waiting)
 
 
 def _check_kinds(models: Mapping[Any, Any], data: Any) -> None:
@@ -333,23 +319,8 @@ def _groups(
     return groupings(groups, shape[: len(shape) - (first.kind != "records")])
 
 
-def _form(batch: dict) -> dict[Any, Any]:
-    """Shape of a row and type of each part; None of a part that lacks."""
-    return {
-        k: None if x is None else (x.shape[1:], x.dtype)
-        for k, x in batch.items()
-    }
-
-
-def _fullness(batch: dict) -> float:
+def fullness(batch: dict) -> float:
     num_outputs = max(x.size for k, x in batch.items() if k[0] == "outputs")
     inputs = batch["inputs"]
     num_bytes = 0 if inputs is None else inputs.nbytes
     return max(num_outputs / _OUTPUTS, num_bytes / _BYTES)
-
-
-def _joined(batches: list[dict]) -> dict:
-    return {
-        k: None if x is None else np.concatenate([b[k] for b in batches])
-        for k, x in batches[0].items()
-    }

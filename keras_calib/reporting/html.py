@@ -188,11 +188,7 @@ def report(
             ],
         }
     html = page_of(
-        evaluations,
-        results,
-        title=title,
-        num_bins=num_bins,
-        notes=notes or {},
+        evaluations, results, title=title, num_bins=num_bins, notes=notes or {}
     )
     return ReportPage(html, results)
 

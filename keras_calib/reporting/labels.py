@@ -10,11 +10,7 @@ from keras_calib.labels.table import VALUES, LabelTable
 from keras_calib.metrics import CalibrationMetrics
 from keras_calib.numerics.arrays import safe_divide, to_numpy
 from keras_calib.numerics.softmax import sigmoid
-from keras_calib.reporting.evaluation import (
-    Evaluation,
-    accepted,
-    estimates_of,
-)
+from keras_calib.reporting.evaluation import Evaluation, accepted, estimates_of
 from keras_calib.reporting.verdict import (
     about_label_selection,
     label_verdict,

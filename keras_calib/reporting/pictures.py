@@ -47,9 +47,7 @@ def diagram(
 
 
 def cumulative_diagram(
-    differences: CumulativeCurve,
-    when: str,
-    size: tuple[float, float],
+    differences: CumulativeCurve, when: str, size: tuple[float, float]
 ) -> dict[str, str]:
     """Cumulative differences as a picture; `when` names the stage or is ""."""
     share, difference = differences.share, differences.difference

@@ -224,9 +224,7 @@ def _mistakes(evaluation: Evaluation) -> list[dict[str, Any]]:
     ]
 
 
-def _sure(
-    groups: StageGroups,
-) -> list[tuple[float, GroupRow | None]]:
+def _sure(groups: StageGroups) -> list[tuple[float, GroupRow | None]]:
     """Levels of confidence, the highest first, with their predictions."""
     found = {x.group: x for x in groups.sure()}
     return [(SURE[i], found.get(i)) for i in reversed(range(len(SURE)))]
@@ -381,9 +379,7 @@ def operating_points(
     return found
 
 
-def _round_risks(
-    metrics: CalibrationMetrics,
-) -> list[tuple[float, int | None]]:
+def _round_risks(metrics: CalibrationMetrics) -> list[tuple[float, int | None]]:
     """Round risks, and where on the curve each has the largest coverage."""
     curve, found = metrics.curve(), []
     for risk in [x for x in _RISKS if x < curve.risk[-1]][:_NUM_RISKS]:

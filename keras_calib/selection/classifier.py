@@ -42,11 +42,7 @@ from keras_calib.selection.rules import (
 )
 from keras_calib.selection.selector import Selector
 from keras_calib.selection.served_groups import read_groups
-from keras_calib.selection.shift import (
-    MixtureTarget,
-    PriorTarget,
-    read_classes,
-)
+from keras_calib.selection.shift import MixtureTarget, PriorTarget, read_classes
 from keras_calib.selection.thresholds import ErrorTarget
 from keras_calib.selection.tuning import tuned, undone_by_errors
 
@@ -296,10 +292,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
             units = units[weight.reshape(len(units), -1).any(axis=-1)]
         check_units(delta, shape, units)
         parts = [self.calibrator, *(rule.function for rule in rules)]
-        with (
-            self.remembering(given.from_logits),
-            undone_by_errors(self, parts),
-        ):
+        with self.remembering(given.from_logits), undone_by_errors(self, parts):
             found, place, num_classes = tuned(
                 given,
                 places,

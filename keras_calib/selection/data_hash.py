@@ -93,8 +93,7 @@ def cost_facts(costs: np.ndarray) -> dict[str, Any]:
 
 
 def cost_hashes(
-    rows: tuple[np.ndarray, np.ndarray, np.ndarray],
-    costs: dict[str, Any],
+    rows: tuple[np.ndarray, np.ndarray, np.ndarray], costs: dict[str, Any]
 ) -> tuple[str, str]:
     """As `data_hashes`, of `cost_rows`; the first also of `cost_facts`."""
     score, cost, correct = rows

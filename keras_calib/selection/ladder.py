@@ -8,11 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.inputs.checks import (
-    check_any_weight,
-    check_not_empty,
-    located,
-)
+from keras_calib.inputs.checks import check_any_weight, check_not_empty, located
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, running_sum, safe_divide
 from keras_calib.predictions.predictions import Predictions

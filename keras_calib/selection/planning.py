@@ -336,9 +336,7 @@ class _Aim(NamedTuple):
                 for i in range(_NUM_POPULATIONS)
             ]
             assurance = np.interp(
-                np.log(sizes),
-                np.log(coarse),
-                [(x > 0).mean() for x in other],
+                np.log(sizes), np.log(coarse), [(x > 0).mean() for x in other]
             )
             ranked = np.sort(np.stack(each), axis=0)
             least = round(_TAIL * (_NUM_POPULATIONS - 1))
@@ -390,10 +388,7 @@ class _Aim(NamedTuple):
         ]
 
     def _crossing(
-        self,
-        sizes: np.ndarray,
-        found: list[np.ndarray],
-        coverages: np.ndarray,
+        self, sizes: np.ndarray, found: list[np.ndarray], coverages: np.ndarray
     ) -> np.ndarray:
         """Labels from which on each coverage is certified often enough.
 

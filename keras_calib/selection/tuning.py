@@ -98,9 +98,7 @@ def _count(given: Predictions) -> int:
 
 
 def outcomes_of(
-    given: Predictions,
-    calibrator: Any,
-    rules: Sequence[ScoreRule | CostRule],
+    given: Predictions, calibrator: Any, rules: Sequence[ScoreRule | CostRule]
 ) -> tuple[list[Outcomes], int]:
     """Outcomes `(n,)` of calibrated answers by each rule; number of classes.
 

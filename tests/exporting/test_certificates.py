@@ -16,11 +16,7 @@ from paths import ROOT
 from selection_data import noisy, temperature
 
 import keras_calib as kc
-from keras_calib.exporting.statement import (
-    digest_of,
-    statement_path,
-    text_of,
-)
+from keras_calib.exporting.statement import digest_of, statement_path, text_of
 from keras_calib.reporting.command_line import main
 
 pytestmark = pytest.mark.skipif(

@@ -15,13 +15,7 @@ _TESTS = Path(__file__).resolve().parents[1]
 sys.path[:1] = [str(_TESTS.parent), str(_TESTS)]
 
 from frozen import SUBJECTS  # noqa: E402
-from frozen.stored import (  # noqa: E402
-    changes,
-    computed,
-    read_stored,
-    tolerance,
-    write,
-)
+from frozen.stored import changes, computed, read_stored, tolerance, write  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_calib.reporting.gathering import merged
+from keras_calib.predictions.batches import merged
+from keras_calib.reporting.gathering import fullness
 
 
 def batch(count, shape=(3,), weight=True, inputs=(2,)):
@@ -31,7 +32,7 @@ def batch(count, shape=(3,), weight=True, inputs=(2,)):
     ],
 )
 def test_batches_of_one_form_are_joined_until_a_block_is_full(batches, lengths):
-    blocks = list(merged(batches))
+    blocks = list(merged(batches, fullness))
     assert [len(block["labels"]) for block in blocks] == lengths
     labels = [x for b in batches for x in b["labels"]]
     assert labels == [x for b in blocks for x in b["labels"]]

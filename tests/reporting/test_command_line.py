@@ -10,11 +10,7 @@ from noisy_predictions import noisy_predictions
 from paths import ROOT
 from report_pages import write_file
 
-from keras_calib.reporting.command_line import (
-    COMMANDS,
-    command_of,
-    main,
-)
+from keras_calib.reporting.command_line import COMMANDS, command_of, main
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 import keras
 import pytest
 from paths import ROOT
-from public_names import LATE_NAMESPACES
+from public_names import LATE_NAMESPACES, NAMESPACES
 from repository_files import (
     MODULES,
     PACKAGE,
@@ -330,11 +330,12 @@ def test_an_absent_extra_is_named_with_what_installs_it():
 
 def test_namespaces_have_export_lists_that_are_sorted_and_true():
     late = {PACKAGE / f"{name}.py" for name in LATE_NAMESPACES}
+    spaces = {PACKAGE / name / "__init__.py" for name in ("", *NAMESPACES)}
     for path in MODULES:
         tree = parse(path)
         listed = export_list(tree)
         # A module's names without an underscore are for other modules.
-        is_space = path.name == "__init__.py" or path in late
+        is_space = path in spaces | late
         assert (listed is not None) == is_space, path
         names = listed or []
         assert names == sorted(set(names)), path

@@ -3,5 +3,3 @@
 Lives here: the layout of each state, its update, and what is computed from it.
 Not here: Keras metrics (`metrics`) and formulas (`formulas`).
 """
-
-__all__ = []

@@ -20,11 +20,7 @@ from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.states.histogram import ScoreMap
 from keras_calib.metrics.states.records import sums_by_key, weights_by_key
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import (
-    array_namespace,
-    cast,
-    safe_divide,
-)
+from keras_calib.numerics.arrays import array_namespace, cast, safe_divide
 from keras_calib.numerics.row_blocks import probability_blocks
 from keras_calib.numerics.softmax import log_odds_of
 

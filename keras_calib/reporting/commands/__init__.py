@@ -12,5 +12,3 @@ What needs Keras or NumPy is imported by the functions that do the work:
 in use with the labels that came later, or `repeated_samples`, whether two files
 hold the same samples.
 """
-
-__all__ = []

@@ -12,11 +12,7 @@ from keras_calib.reporting.commands.arguments import (
     flags,
     refused,
 )
-from keras_calib.reporting.commands.terminal import (
-    Found,
-    Progress,
-    load_keras,
-)
+from keras_calib.reporting.commands.terminal import Found, Progress, load_keras
 
 _DESCRIPTION = """\
 Watches a model in use by its log: the share of wrong answers among the

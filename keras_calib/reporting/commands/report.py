@@ -13,11 +13,7 @@ from keras_calib.reporting.commands.arguments import (
     columns,
     flags,
 )
-from keras_calib.reporting.commands.terminal import (
-    Found,
-    Progress,
-    load_keras,
-)
+from keras_calib.reporting.commands.terminal import Found, Progress, load_keras
 
 _DESCRIPTION = """\
 Makes one HTML file that says how far the confidence of a classifier can be
@@ -150,10 +146,7 @@ _CONTENT: Options = {
         "default": 15,
         "help": "number of bins of the ECE, at most 1000 (%(default)s)",
     },
-    "--title": {
-        "default": "Calibration report",
-        "help": "title of the page",
-    },
+    "--title": {"default": "Calibration report", "help": "title of the page"},
     "--notes NAME=TEXT": {
         "action": "append",
         "help": (

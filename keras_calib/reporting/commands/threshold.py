@@ -58,10 +58,7 @@ examples:
   keras-calib threshold answers.csv --coverage=0.8
 """
 # How errors call the library's arguments here.
-_WORDS = {
-    **flags("risk", "coverage", "delta", "groups"),
-    "path": "--out",
-}
+_WORDS = {**flags("risk", "coverage", "delta", "groups"), "path": "--out"}
 _FILES: Options = {
     "--log FILE": "labelled answers, to choose the threshold on",
     "--calibration FILE": "other labelled answers, to fit a calibrator on",
@@ -87,11 +84,7 @@ _COLUMNS = columns(
     logits="columns of logits, as in `report`",
     probs="columns of probabilities, as in `report`",
 )
-_GROUPS = {
-    "files": _FILES,
-    "target": _TARGET,
-    "columns": {**_COLUMNS, **FORM},
-}
+_GROUPS = {"files": _FILES, "target": _TARGET, "columns": {**_COLUMNS, **FORM}}
 
 
 def _check(given: argparse.Namespace) -> None:
