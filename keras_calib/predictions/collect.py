@@ -201,9 +201,8 @@ class _Beside:
 
     def next(self, inputs: Any, count: int) -> dict[Any, np.ndarray]:
         """Those of the next rows, which have these inputs."""
-        rows = slice(self._row, self._row + count)
+        rows, found = slice(self._row, self._row + count), {}
         self._row += count
-        found = {k: x[rows] for k, x in self._arrays.items()}
         for name, function in self._functions.items():
             values = as_groups(function(inputs))
             if values.shape != (count,):
@@ -220,7 +219,7 @@ class _Beside:
             if len({kind for kind, _ in known}) > 1:
                 listed = [x for _, x in known]
                 read_groups(listed, (len(listed),), told_name(name))
-        return found
+        return found | {k: x[rows] for k, x in self._arrays.items()}
 
     def check_end(self) -> None:
         """Raises ValueError unless each row had one, and none is left."""

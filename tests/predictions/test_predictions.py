@@ -169,6 +169,12 @@ def test_groups_and_units_come_from_batches_or_beside_them():
     first, second = p.split(0.5, by="site")
     assert {*first.groups["site"]} | {*second.groups["site"]} == {"a", "b"}
     assert not {*first.groups["site"]} & {*second.groups["site"]}
+    # Functions come first, and the others in their order.
+    groups = {name: units for name in "qwertyuiop"} | of_batch
+    p = Predictions.of_model(
+        model_of(), (INPUTS, LABELS), groups=groups, verbose=0
+    )
+    assert [*p.groups] == ["site", *"qwertyuiop"]
     short = Predictions.of_model(
         model_of(), (INPUTS, LABELS), units=units[:20], verbose=0
     )
