@@ -130,9 +130,9 @@ def reads_logits(
     """Whether a model's outputs are logits.
 
     `from_logits` decides, unless it contradicts the bool attribute
-    `returns_logits` of the model, which raises. Without both, the compiled
-    loss decides, or else the last layer: a softmax or sigmoid gives
-    probabilities, and without a loss a layer of no activation gives logits.
+    `returns_logits` of the model, which raises. Without both, a softmax at the
+    end gives probabilities. Else the compiled loss decides, or the last layer:
+    a sigmoid gives probabilities, and no activation logits if there is no loss.
     Values are never used to guess. `several_labels` says that each output is
     a label of its own, not one of several classes.
     """
@@ -188,10 +188,20 @@ def _known(model: keras.Model, output: ChosenOutput | None) -> bool | None:
     says = getattr(model, "returns_logits", None)
     if isinstance(says, bool):
         return says
-    loss = loss_of(model, output)
+    loss, outputs = loss_of(model, output), _known_outputs(model)
+    if output is not None and outputs is not None:
+        outputs = output.of(outputs)
+    tensors = keras.tree.flatten(outputs)
+    activation = activation_behind(tensors[0]) if tensors else None
     known = _of_loss(loss)
-    if known is None:
-        known = _of_last_layer(model, output, loss is None)
+    # Softmax outputs are probabilities also to a loss that looks behind it.
+    if known is None or activation == "softmax":
+        ends: dict[Any, bool] = {"softmax": False, "sigmoid": False}
+        ends["logits"] = True  # of a calibrator
+        if loss is None:
+            # They may be probabilities to some losses.
+            ends["linear"] = True
+        known = ends.get(activation)
     return known
 
 
@@ -299,25 +309,6 @@ def setting_of(loss: Any, name: str, default: Any = None) -> Any:
     if hasattr(loss, name) or not isinstance(loss, keras.losses.Loss):
         return getattr(loss, name, default)
     return loss.get_config().get(name, default)
-
-
-def _of_last_layer(
-    model: keras.Model, output: ChosenOutput | None, has_no_loss: bool
-) -> bool | None:
-    """Whether the layer of an output returns logits; None if it is unknown.
-
-    Without an activation they may be probabilities to some losses.
-    """
-    outputs = _known_outputs(model)
-    if output is not None and outputs is not None:
-        outputs = output.of(outputs)
-    tensors = keras.tree.flatten(outputs)
-    activation = activation_behind(tensors[0]) if tensors else None
-    known: dict[Any, bool] = {"softmax": False, "sigmoid": False}
-    known["logits"] = True  # of a calibrator
-    if has_no_loss:
-        known["linear"] = True
-    return known.get(activation)
 
 
 def _function_of(loss: Any) -> Any:

@@ -101,10 +101,35 @@ def test_a_calibrator_or_an_operation_at_the_end_says_it_too():
     probs = keras.ops.softmax(keras.layers.Dense(3)(inputs))
     scaling = TemperatureScaling(temperature=2.0)
     logits = scaling(keras.layers.Dense(3)(inputs))
-    for outputs, from_logits in ((probs, False), (logits, True)):
+    # What passes values on changes nothing.
+    cast = keras.layers.Activation("linear")(probs)
+    dropped = keras.layers.Dropout(0.5)(keras.layers.Identity()(probs))
+    of_each = (probs, False), (logits, True), (cast, False), (dropped, False)
+    for outputs, from_logits in of_each:
         model = keras.Model(inputs, outputs)
         p = Predictions.of_model(model, (INPUTS, LABELS), verbose=0)
         assert p.from_logits is from_logits
+
+
+def test_a_softmax_is_asked_for_nothing_whatever_the_loss():
+    steps = keras.Input((None, 5))
+    dense = keras.layers.Dense(3, "softmax")
+    tagger = keras.Model(steps, keras.layers.TimeDistributed(dense)(steps))
+    p = Predictions.of_model(tagger, (INPUTS[None], LABELS[None]), verbose=0)
+    assert not p.from_logits
+    inputs = keras.Input((5,))
+    logits = keras.layers.Dense(3)(inputs)
+    named = {"logits": logits, "probabilities": keras.ops.softmax(logits)}
+    both = keras.Model(inputs, named)
+    once = keras.Model(inputs, named["probabilities"])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    for model, names in (both, named), (once, [None]):
+        model.compile(loss=loss)
+        for name in names:
+            p = Predictions.of_model(
+                model, (INPUTS, LABELS), output=name, verbose=0
+            )
+            assert p.from_logits is (name == "logits")
 
 
 def test_logits_of_probabilities_are_their_logs():
@@ -170,7 +195,7 @@ def test_groups_and_units_come_from_batches_or_beside_them():
     assert {*first.groups["site"]} | {*second.groups["site"]} == {"a", "b"}
     assert not {*first.groups["site"]} & {*second.groups["site"]}
     # Functions come first, and the others in their order.
-    groups = {name: units for name in "qwertyuiop"} | of_batch
+    groups = dict.fromkeys("qwertyuiop", units) | of_batch
     p = Predictions.of_model(
         model_of(), (INPUTS, LABELS), groups=groups, verbose=0
     )
