@@ -64,9 +64,12 @@ class FittedLayer(keras.layers.Layer):
     def __init__(self, *, from_logits: bool | None = None, **kwargs: Any):
         if from_logits is not None:
             check_flag("from_logits", from_logits)
-        name = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+        # Keras names those of users, each anew.
+        if type(self).__module__.startswith("keras_calib."):
+            name = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(self).__name__)
+            kwargs = {"name": name.lower(), **kwargs}
         # A half-precision policy would turn logits of 1e5 into infinity.
-        super().__init__(**{"name": name, **kwargs, "dtype": "float32"})
+        super().__init__(**{**kwargs, "dtype": "float32"})
         self._from_logits = from_logits
 
     def __call__(self, logits, *args, **kwargs):
