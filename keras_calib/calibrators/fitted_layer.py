@@ -144,7 +144,10 @@ class FittedLayer(keras.layers.Layer):
             ValueError: If shapes change while a compiled function, which would
                 go on with the old values, holds the layer. Nothing changes.
         """
-        arrays = {k: _fixed(v) for k, v in values.items() if v is not None}
+        arrays = {k: np.asarray(v) for k, v in values.items() if v is not None}
+        for name, x in arrays.items():
+            if x.dtype != "int32":
+                arrays[name] = x.astype("float32")
         now = {k: v.shape for k, v in arrays.items()}
         known = {k: getattr(self, f"_{k}", None) for k in values}
         before = {k: shape_of(v) for k, v in known.items() if v is not None}
@@ -348,8 +351,3 @@ def of_logits(layer: Any, logits: Any) -> Any:
     if isinstance(layer, FittedLayer):
         return layer(logits, from_logits=True)
     return layer(logits)
-
-
-def _fixed(value: Any) -> np.ndarray:
-    array = np.asarray(value)
-    return array if array.dtype == "int32" else array.astype("float32")

@@ -189,12 +189,9 @@ class _Beside:
     """
 
     def __init__(self, columns: Mapping[Any, Any]):
-        self._functions = {k: x for k, x in columns.items() if callable(x)}
-        self._arrays = {
-            k: as_groups(x)
-            for k, x in columns.items()
-            if k not in self._functions
-        }
+        given = columns.items()
+        self._functions = {k: x for k, x in given if callable(x)}
+        self._arrays = {k: as_groups(x) for k, x in given if not callable(x)}
         self._row = 0
         # Different values so far, with their types: True is 1 to a dict.
         self._known: dict[Any, dict[tuple[type, Any], None]] = {}

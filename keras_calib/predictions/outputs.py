@@ -188,16 +188,12 @@ def _known(model: keras.Model, output: ChosenOutput | None) -> bool | None:
     says = getattr(model, "returns_logits", None)
     if isinstance(says, bool):
         return says
-    loss, outputs = loss_of(model, output), _known_outputs(model)
-    if output is not None and outputs is not None:
-        outputs = output.of(outputs)
-    tensors = keras.tree.flatten(outputs)
-    activation = activation_behind(tensors[0]) if tensors else None
-    known = _of_loss(loss)
-    # Softmax outputs are probabilities also to a loss that looks behind it.
+    loss = loss_of(model, output)
+    first, *_ = keras.tree.flatten(_known_outputs(model, output)) or [None]
+    known, activation = _of_loss(loss), activation_behind(first)
+    # A softmax gives probabilities, also under a loss of logits.
     if known is None or activation == "softmax":
-        ends: dict[Any, bool] = {"softmax": False, "sigmoid": False}
-        ends["logits"] = True  # of a calibrator
+        ends: Any = {"softmax": False, "sigmoid": False, "logits": True}
         if loss is None:
             # They may be probabilities to some losses.
             ends["linear"] = True
@@ -268,22 +264,23 @@ def _channels_of_labels(
     model: keras.Model, loss: Any, output: ChosenOutput | None
 ) -> list:
     """Numbers of channels if there are several under a binary loss, else []."""
-    outputs = _known_outputs(model)
-    if output is not None and outputs is not None:
-        outputs = output.of(outputs)
-    channels = [
-        shape_of(x)[-1] for x in keras.tree.flatten(outputs) if x is not None
-    ]
+    outputs = keras.tree.flatten(_known_outputs(model, output))
+    channels = [shape_of(x)[-1] for x in outputs if x is not None]
     several = any(n not in (None, 1) for n in channels)
-    several = several and _function_of(loss) in _BINARY
-    return channels if several else []
+    return channels if several and _function_of(loss) in _BINARY else []
 
 
-def _known_outputs(model: keras.Model) -> Any:
-    """The symbolic outputs of a model; None before a subclassed one runs."""
+def _known_outputs(
+    model: keras.Model, output: ChosenOutput | None = None
+) -> Any:
+    """The symbolic outputs, or the one; None before a subclassed model runs."""
     outputs = getattr(model, "outputs", None) or None
-    # A Sequential model that was never called has only the list.
-    return None if outputs is None else getattr(model, "output", outputs)
+    if outputs is not None:
+        # A Sequential model that was never called has only the list.
+        outputs = getattr(model, "output", outputs)
+    if output is None or outputs is None:
+        return outputs
+    return output.of(outputs)
 
 
 def loss_of(model: keras.Model, output: ChosenOutput | None) -> Any:
@@ -318,12 +315,11 @@ def _function_of(loss: Any) -> Any:
 
 
 def _of_loss(loss: Any) -> bool | None:
+    known = None
     if isinstance(loss, keras.losses.Loss):
         known = setting_of(loss, "from_logits")
     elif isinstance(loss, str) or inspect.isfunction(loss):
         # Keras calls the function with its defaults.
         parameters = inspect.signature(keras.losses.get(loss)).parameters
         known = getattr(parameters.get("from_logits"), "default", None)
-    else:
-        known = None
     return None if known in (None, inspect.Parameter.empty) else bool(known)

@@ -105,8 +105,7 @@ def _labels(p: Predictions) -> np.ndarray:
 def _weights(p: Predictions) -> np.ndarray | None:
     """Weights, which are 0 for what is of the ignored class."""
     weight, ignored = p.sample_weight, p.ignore_class
-    by_label = p.kind == "labels"
-    is_id = by_label or p.labels.ndim < p.outputs.ndim
+    is_id = p.kind == "labels" or p.labels.ndim < p.outputs.ndim
     if ignored is None or not is_id or p.kind == "records":
         return weight
     counts = p.labels != ignored
@@ -143,9 +142,7 @@ def _tables(p: Predictions) -> Iterator[dict[str, np.ndarray]]:
         start += len(part)
 
 
-def _in_rows(
-    name: str, values: np.ndarray, lead: tuple[int, ...]
-) -> np.ndarray:
+def _in_rows(name: str, values: np.ndarray, lead: tuple) -> np.ndarray:
     """For each prediction a value, or one for each class, which may be one."""
     count = int(np.prod(lead))
     is_of_classes = name in _OF_CLASSES and values.ndim > len(lead)
