@@ -248,9 +248,9 @@ def nested_layers(model: keras.Model) -> list[keras.layers.Layer]:
 def activation_behind(tensor: Any) -> str | None:
     """Return the name of the activation that made a symbolic tensor, if any.
 
-    A softmax must be that of the last axis. Layers after it that pass values on
-    count nothing. A tensor does not say publicly which layer made it. Seen in
-    Keras 3.15: `_keras_history`, `_inbound_nodes`.
+    A softmax must be that of the last axis. Layers that pass values on are
+    looked behind. A tensor does not say publicly which layer made it.
+    Seen in Keras 3.15: `_keras_history`, `_inbound_nodes`.
     """
     while (history := getattr(tensor, "_keras_history", None)) is not None:
         layer = history.operation
