@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import activation_behind
+from keras_calib.backend.traced import made_by
 from keras_calib.inputs.checks import SEVERAL_LABELS, class_axis
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.rows import (
@@ -130,11 +131,11 @@ def reads_logits(
     """Whether a model's outputs are logits.
 
     `from_logits` decides, unless it contradicts the bool attribute
-    `returns_logits` of the model, which raises. Without both, a softmax at the
-    end gives probabilities. Else the compiled loss decides, or the last layer:
-    a sigmoid gives probabilities, and no activation logits if there is no loss.
-    Values are never used to guess. `several_labels` says that each output is
-    a label of its own, not one of several classes.
+    `returns_logits` of the model, which raises. Without both, a softmax or the
+    sigmoid of one channel gives probabilities. Else the compiled loss decides,
+    or the last layer: sigmoids give probabilities, and no activation gives
+    logits if there is no loss. Values are never used to guess. With
+    `several_labels` each output is a label of its own, not one of the classes.
     """
     says = getattr(model, "returns_logits", None)
     if from_logits is not None:
@@ -191,8 +192,8 @@ def _known(model: keras.Model, output: ChosenOutput | None) -> bool | None:
     loss = loss_of(model, output)
     first, *_ = keras.tree.flatten(_known_outputs(model, output)) or [None]
     known, activation = _of_loss(loss), activation_behind(first)
-    # A softmax gives probabilities, also under a loss of logits.
-    if known is None or activation == "softmax":
+    # It gives probabilities also under a loss of logits.
+    if known is None or made_by(first) == "softmax":
         ends: Any = {"softmax": False, "sigmoid": False, "logits": True}
         if loss is None:
             # They may be probabilities to some losses.

@@ -19,9 +19,9 @@ LABELS = np.random.default_rng(1).integers(0, 3, 40)
 INPUTS = np.random.default_rng(2).normal(size=(40, 5)).astype("float32")
 
 
-def model_of(activation=None):
+def model_of(activation=None, channels=3):
     keras.utils.set_random_seed(0)
-    last = keras.layers.Dense(3, activation=activation)
+    last = keras.layers.Dense(channels, activation=activation)
     return keras.Sequential([keras.Input((5,)), last])
 
 
@@ -130,6 +130,10 @@ def test_a_softmax_is_asked_for_nothing_whatever_the_loss():
                 model, (INPUTS, LABELS), output=name, verbose=0
             )
             assert p.from_logits is (name == "logits")
+    one = model_of("sigmoid", 1)
+    one.compile(loss=keras.losses.BinaryCrossentropy(from_logits=True))
+    p = Predictions.of_model(one, (INPUTS, LABELS % 2), verbose=0)
+    assert not p.from_logits
 
 
 def test_logits_of_probabilities_are_their_logs():
