@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -185,25 +186,20 @@ def _measured(kind: str, metrics: Sequence[Any] | None) -> dict[str, Any]:
             )
         else:
             others.append(metric)
-    return {
-        "keys": keys,
-        "others": lambda options: _by_name(keys, others, options),
-    }
+    return {"keys": keys, "others": partial(_by_name, keys, others)}
 
 
 def _by_name(
     keys: Sequence[str], metrics: Sequence[Any], options: ReadOptions
 ) -> dict[str, Any]:
     """New metrics by the names of their rows, of which no other has one."""
-    found: dict[str, Any] = {}
-    rows = [*keys]
+    found, rows = {}, [*keys]
     for metric in (_made(x, options) for x in metrics):
         name = _title(metric.name, point_of(metric.name, metric))
         own = getattr(metric, "reported_names", [name])
         if both := sorted({*own} & {*rows}):
             raise value_error(
-                "`metrics` must have different names: pass `name=` to one",
-                names=both,
+                "`metrics` must have different names: pass `name=`", names=both
             )
         found[", ".join(own)] = metric
         rows += own
@@ -212,10 +208,8 @@ def _by_name(
 
 def _made(metric: Any, options: ReadOptions) -> Any:
     own = getattr(metric, "options", None)
-    if (
-        isinstance(own, ReadOptions)
-        and own.from_logits is not options.from_logits
-    ):
+    reads = getattr(own, "from_logits", options.from_logits)
+    if reads is not options.from_logits:
         raise value_error(
             "`metrics` must read outputs as they are: give the class, or an "
             "object that does. Calibrated outputs are logits",
@@ -233,7 +227,8 @@ def _of_classes(evaluation: Any) -> list[dict[str, Any]]:
         for name in estimates:
             estimates[name] |= point_of(name, table)
         for name, metric in others.items():
-            values, ends = metric.result(), {}
+            values: Any = metric.result()
+            ends: Any = {}
             if isinstance(metric, StreamingMetric):
                 with contextlib.suppress(NotImplementedError):
                     ends = metric.interval()
