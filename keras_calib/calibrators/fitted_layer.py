@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Self, TypedDict
@@ -68,6 +69,7 @@ class FittedLayer(keras.layers.Layer):
         # A half-precision policy would turn logits of 1e5 into infinity.
         super().__init__(**{"name": name, **kwargs, "dtype": "float32"})
         self._from_logits = from_logits
+        self._id = uuid.uuid4().hex
 
     def __call__(self, logits, *args, **kwargs):
         inputs = self.read_inputs(logits)
@@ -78,6 +80,7 @@ class FittedLayer(keras.layers.Layer):
     def read_inputs(self, inputs: Any) -> Any:
         """Logits of any kind as an array or tensor; a list begins with them."""
         if isinstance(inputs, Predictions):
+            check_uncalibrated(inputs, self)
             raise type_error(
                 "`logits` must be outputs of a model: call the layer with "
                 "`p.outputs, from_logits=p.from_logits` of `Predictions`; "
@@ -307,7 +310,8 @@ class CalibratesPredictions(FittedLayer, FitsOnModel):
         """Calibrate predictions: the same rows with calibrated logits.
 
         Groups, units, ids and weights stay. What is on disk stays there, and
-        is calibrated part by part.
+        is calibrated part by part. Until they are written to a file, the result
+        and its parts are refused by the same fit, also in a selector.
 
         Args:
             predictions: `Predictions` of classes, or with several labels of
@@ -318,10 +322,12 @@ class CalibratesPredictions(FittedLayer, FitsOnModel):
 
         Raises:
             RuntimeError: If it is called before `fit`.
-            ValueError: If the predictions are of another kind.
+            ValueError: If the predictions are of another kind, or this fit has
+                calibrated them already.
         """
         self.check_fitted()
         check_kind(predictions, self.reads_labels)
+        check_uncalibrated(predictions, self)
 
         def logits_of(part: Predictions) -> np.ndarray:
             outputs = ops.convert_to_tensor(part.outputs)
@@ -333,11 +339,36 @@ class CalibratesPredictions(FittedLayer, FitsOnModel):
 
         is_log = predictions.kind == "records"
         change: Callable = confidence_of if is_log else logits_of
-        return predictions.with_outputs(change, from_logits=not is_log)
+        fits = *predictions.calibrated_by, *_fits_within(self)
+        return predictions.with_outputs(
+            change, from_logits=not is_log, calibrated_by=fits
+        )
 
     def inputs_of(self, part: Predictions, outputs: Any) -> Any:
         """What the layer is called with for a part of predictions."""
         return outputs
+
+
+def check_uncalibrated(predictions: Predictions, part: Any) -> None:
+    """Raises ValueError if a calibrator or selector would calibrate again.
+
+    Another calibrator, or another fit, may go on with calibrated predictions.
+    """
+    if {*predictions.calibrated_by} & {*_fits_within(part)}:
+        raise value_error(
+            "`Predictions` must be those of the model: this calibrator has "
+            "calibrated them already. Leave `calibrate` out before a selector, "
+            "which applies its calibrator itself",
+            calibrator=getattr(part, "calibrator", None) or part,
+        )
+
+
+def _fits_within(part: Any) -> Iterator[str]:
+    """Ids of the fits of a part, of its calibrator and so on."""
+    while part is not None:
+        if isinstance(part, FittedLayer):
+            yield f"{part._id}-{part.num_fits}"
+        part = getattr(part, "calibrator", None)
 
 
 def of_logits(layer: Any, logits: Any) -> Any:

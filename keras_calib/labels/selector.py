@@ -9,7 +9,11 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.calibrators import Calibrator
-from keras_calib.calibrators.fitted_layer import LayerOptions, of_logits
+from keras_calib.calibrators.fitted_layer import (
+    LayerOptions,
+    check_uncalibrated,
+    of_logits,
+)
 from keras_calib.formulas.bounded_means import TESTS
 from keras_calib.inputs.checks import check_flag, check_in
 from keras_calib.inputs.options import filled, taken
@@ -188,6 +192,7 @@ class MultiLabelSelector(Selector, FitsOnModel):
         asked = filled("MultiLabelSelector.fit", rest, LabelTarget)
         check_flag("at_once", at_once)
         given = given_rows(labels, logits, by_label=True, **vars(rows))
+        check_uncalibrated(given, self.calibrator)
         method = None
         if self.by == "example" and self.example == "mean":
             method = TESTS[0] if asked.method is None else asked.method

@@ -99,6 +99,10 @@ def columns_of(
             answers[x].reshape(-1) for x in ("confidence", "accept")
         )
     elif callable(accepted):
+        # A layer of Keras, which a log does without.
+        from keras_calib.calibrators.fitted_layer import check_uncalibrated
+
+        check_uncalibrated(given, accepted)
         true = known.class_ids.reshape(-1)
         answers = accepted(given.outputs, from_logits=given.from_logits)
         confidence, accepted, label = (

@@ -13,6 +13,7 @@ import numpy as np
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.progress import with_progress
 from keras_calib.calibrators import CalibratorChoice
+from keras_calib.calibrators.fitted_layer import check_uncalibrated
 from keras_calib.functional.groups import Grouping, groupings
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.labels.calibrator import MultiLabelCalibrator
@@ -103,6 +104,8 @@ def gathered(
     evaluations: list[Any] = []
     for name in given:
         both = [fitted[x].get(name) for x in ("calibrator", "selector")]
+        for part in both:
+            check_uncalibrated(given[name], part)
         names: Any = class_names
         if first.multi_label:
             known = [getattr(part, "class_names", None) for part in both]

@@ -15,7 +15,11 @@ from keras_calib.calibrators import (
     CalibratorChoice,
     PriorCorrection,
 )
-from keras_calib.calibrators.fitted_layer import LayerOptions, of_logits
+from keras_calib.calibrators.fitted_layer import (
+    LayerOptions,
+    check_uncalibrated,
+    of_logits,
+)
 from keras_calib.inputs.checks import check_flag, class_axis
 from keras_calib.inputs.labels import is_ignored
 from keras_calib.inputs.options import is_log, taken
@@ -275,6 +279,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
                 kind="records",
             )
         given = given_rows(labels, logits, **vars(rows))
+        check_uncalibrated(given, self.calibrator)
         class_axis(given.outputs, -1, "logits")
         shape, ignored = given.outputs.shape[:-1], given.ignore_class
         names = places = None
