@@ -17,6 +17,8 @@ from keras_calib.selection.ladder import Ladder
 
 # Delta of bounds without a guarantee.
 _USUAL_DELTA = 0.05
+# Rows of a table on each side of the chosen one.
+_AROUND = 7
 # What the groups of a choice are.
 _NOUNS = {"labels": "label", "classes": "class"}
 
@@ -36,6 +38,8 @@ class ThresholdTable(Result):
             NaN if weights differ from 1. For costs, by Hoeffding and Bentkus.
         certified: True where the target risk is certified: with probability
             1 - `delta`, all these rows have a true risk of at most the target.
+        chosen: True for the row that was chosen, around which the table is
+            printed.
     """
 
     threshold: np.ndarray
@@ -43,6 +47,21 @@ class ThresholdTable(Result):
     risk: np.ndarray
     upper_bound: np.ndarray
     certified: np.ndarray
+    chosen: np.ndarray
+
+    def _shown(self) -> dict[str, Any]:
+        row, count = int(np.argmax(self.chosen)), len(self.chosen)
+        start = max(min(row - _AROUND, count - 2 * _AROUND - 1), 0)
+        rows = slice(start, start + 2 * _AROUND + 1)
+        columns = {k: x[rows] for k, x in self._columns().items()}
+        columns["threshold"] = _told_apart(columns["threshold"], 4)
+        mark = ["<- chosen" * x for x in columns.pop("chosen").tolist()]
+        return {**columns, "": mark}
+
+    def _note(self) -> str:
+        count = len(self.chosen)
+        all_shown = count <= 2 * _AROUND + 1
+        return "" if all_shown else f"{count:,} rows: `to_frame` has all"
 
 
 class Choice(Result):
@@ -162,7 +181,12 @@ class Choice(Result):
                 ladder.loss, ladder.accepted, level=level
             )
         return ThresholdTable(
-            ladder.threshold, ladder.coverage, ladder.risk, bounds, certified
+            ladder.threshold,
+            ladder.coverage,
+            ladder.risk,
+            bounds,
+            certified,
+            chosen=ladder.threshold == np.ravel(self.threshold)[place],
         )
 
     @classmethod
@@ -175,7 +199,7 @@ class Choice(Result):
         return cls(**given)
 
     def __repr__(self) -> str:
-        head = f"Choice: threshold {_told(self.threshold)}"
+        head = f"Choice: threshold {told_thresholds(self)[0]}"
         if isinstance(self.threshold, tuple):
             good, noun = sum(self.accepts), _NOUNS.get(self.kind, "group")
             plural = f"{noun}es" if noun == "class" else f"{noun}s"
@@ -240,12 +264,14 @@ class Choice(Result):
 
     def _shown(self) -> dict[str, Any]:
         columns = self._columns()
-        if columns:
-            columns["samples"] = [f"{x:,}" for x in self.group_samples]
         reasons = [
             "" if t < np.inf else f"rejects everything: {self._reason(k)}"
             for k, t in enumerate(columns.get("threshold", ()))
         ]
+        if columns:
+            columns["samples"] = [f"{x:,}" for x in self.group_samples]
+        if reasons:
+            columns["threshold"] = told_thresholds(self)
         return {**columns, **({"": reasons} if any(reasons) else {})}
 
     def _reason(self, place: int) -> str:
@@ -259,6 +285,36 @@ class Choice(Result):
         if facts.get("tested") and not facts["tested"][place]:
             return "too few samples for a share of delta"
         return "too many errors for so many samples"
+
+
+def told_thresholds(chosen: Choice, digits: int = 4) -> list[str]:
+    """Thresholds in the fewest digits that accept the same data, and differ.
+
+    There are at least so many `digits`; near 1 it takes more.
+    """
+    values = np.ravel(chosen.threshold)
+    scores = [getattr(x, "score", None) for x, *_ in chosen.tables]
+    return _told_apart(values, digits, scores[: len(values)])
+
+
+def _told_apart(
+    values: np.ndarray, digits: int, scores: Sequence[Any] = ()
+) -> list[str]:
+    """Different numbers as different texts, on one side of any of its scores.
+
+    `scores` of each descend, or are None.
+    """
+    known = [(k, x[::-1]) for k, x in enumerate(scores) if x is not None]
+    for count in range(digits, 18):
+        texts = [f"{x:.{count}g}" for x in values]
+        both = np.stack([values, np.array(texts, float)], axis=-1)
+        same = all(
+            np.ptp(x.searchsorted(both[k].astype(x.dtype))) == 0
+            for k, x in known
+        )
+        if same and len({*texts}) == len(np.unique(values)):
+            break
+    return texts
 
 
 def _told(value: Any) -> str:

@@ -238,6 +238,38 @@ def test_the_table_marks_what_is_certified():
     assert np.isnan(selector.chosen.table().upper_bound).all()
 
 
+def test_the_table_is_printed_around_the_chosen_row():
+    confidence = np.linspace(0.5, 1.0, 400)
+    chosen = kc.choose_threshold(confidence, confidence > 0.7, risk=0.1)
+    table = chosen.table()
+    (row,) = np.flatnonzero(table.chosen)
+    assert table.threshold[row] == chosen.threshold
+    (line,) = (x for x in str(table).split("\n") if x.endswith("chosen"))
+    assert line.split()[1] == f"{chosen.coverage:.4g}"
+    for count in (1, 20):
+        few = kc.choose_threshold(confidence[-count:], [1] * count, risk=0.1)
+        assert str(few.table()).count("False") == min(count, 15)
+        assert str(few.table()).count("chosen") == 1
+
+
+@pytest.mark.parametrize("near", [1.0, 0.0])
+def test_printed_thresholds_accept_what_they_are_for(near):
+    rng = np.random.default_rng(0)
+    scores = np.abs(near - 10.0 ** rng.uniform(-9, -6, 300))
+    groups = np.arange(300) % 3
+    chosen = kc.choose_threshold(
+        scores, scores > 0, groups=groups, coverage=0.5
+    )
+    alone = kc.choose_threshold(scores, scores > 0, coverage=0.5)
+    (told,) = re.findall("threshold ([^,]*),", repr(alone))
+    assert (scores >= float(told)).mean() == alone.coverage
+    told = [float(x.split()[2]) for x in repr(chosen).split("\n")[-3:]]
+    assert len({*told}) == 3
+    for k, threshold in enumerate(told):
+        share = (scores[groups == k] >= threshold).mean()
+        assert share == chosen.group_coverage[k]
+
+
 def test_a_choice_says_that_its_threshold_is_in_log_odds():
     labels, logits = noisy(n=300)
     p = kc.Predictions(labels, logits, from_logits=True)

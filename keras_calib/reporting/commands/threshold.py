@@ -165,10 +165,12 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
 
 
 def _told(chosen: Any, what: str) -> list[str]:
+    from keras_calib.selection.choice import told_thresholds
+
     if isinstance(chosen.threshold, tuple):
         text = str(chosen).removeprefix("Choice: ")
         return [f"Thresholds for the {what}:", text]
-    least = f"a {what} of at least {chosen.threshold:.9g}"
+    least = f"a {what} of at least {told_thresholds(chosen, 9)[0]}"
     if chosen.threshold == -math.inf:
         least = "every answer"
     lines = [

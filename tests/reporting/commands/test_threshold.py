@@ -224,6 +224,14 @@ def test_predictions_of_all_classes_are_a_log_of_their_confidence(
     assert run(path, "--coverage=0.5", "--units=patient") == 0
 
 
+def test_the_printed_threshold_accepts_the_same_answers(tmp_path, capsys):
+    confidence = 1.0 - np.arange(1, 41) * 1e-11
+    log = write(tmp_path / "log.csv", confidence.tolist(), [1] * 40)
+    assert run(f"--log={log}", "--coverage=0.5") == 0
+    told = capsys.readouterr().out.split("at least ")[1].split(":")[0]
+    assert (confidence >= float(told)).mean() == 0.5
+
+
 def test_every_answer_may_be_accepted(tmp_path, capsys):
     log = write(tmp_path / "log.csv", *answers())
     out = tmp_path / "threshold.json"
