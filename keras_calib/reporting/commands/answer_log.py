@@ -213,6 +213,12 @@ class AnswerLog:
             self.last = row, now
 
 
+def is_log(path: str, columns: dict[str, Any]) -> bool:
+    """Whether a file has confidences, not outputs of all classes."""
+    names = Table(path, columns["separator"], columns["decimal"] or ".").names
+    return bool(columns["confidence"]) or "confidence" in names
+
+
 def labelled_answers(
     path: str,
     columns: dict[str, Any],
@@ -229,7 +235,7 @@ def labelled_answers(
     names = Table(path, columns["separator"], columns["decimal"] or ".").names
     by_score = "score" in names and not columns["confidence"]
     if of_confidence or not (columns["score"] or by_score):
-        found = _confidences(path, columns, progress, names)
+        found = _confidences(path, columns, progress)
     else:
         found = _scores(path, columns, progress)
     correct = found["correct"]
@@ -278,10 +284,10 @@ def _scores(
 
 
 def _confidences(
-    path: str, columns: dict[str, Any], progress: Progress, names: list[str]
+    path: str, columns: dict[str, Any], progress: Progress
 ) -> dict[str, np.ndarray]:
     """Columns of predictions; correctness is NaN where a row counts nowhere."""
-    if not (columns["confidence"] or "confidence" in names):
+    if not is_log(path, columns):
         load_keras(progress)
     group = columns["groups"]
     options = {x: columns.get(x) for x in FileOptions.__annotations__}
