@@ -127,6 +127,16 @@ def test_bad_data_are_refused():
 
 
 @pytest.mark.parametrize(
+    ("shape", "parts"),
+    [((5, 2), "the tokens of a text"), ((5, 2, 2), "the pixels of an image")],
+)
+def test_what_is_no_sample_is_called_as_what_it_is(shape, parts):
+    scores = np.ones(shape)
+    with pytest.raises(ValueError, match=parts):
+        kc.choose_threshold(scores, scores, risk=0.1, delta=0.1)
+
+
+@pytest.mark.parametrize(
     ("weight", "message"),
     [
         ([-1.0, 1.0, 1.0], "finite and >= 0"),

@@ -318,9 +318,9 @@ def check_independent(shape: tuple[int, ...], units: Any) -> None:
     repeated = units is not None and len(np.unique(units)) < len(units)
     if len(shape) > 1 or repeated:
         raise value_error(
-            "a guarantee needs one prediction for each sample: pixels of an "
-            "image, or rows of one unit, are not independent. Take one row of "
-            "each unit",
+            "a guarantee needs one prediction for each sample: tokens of a "
+            "text, pixels of an image, or rows of one unit, are not "
+            "independent. Take one row of each unit",
             shape=shape,
             units=None if units is None else len(np.unique(units)),
         )

@@ -1,6 +1,7 @@
 """What `keras-calib monitor` does: from logs to alarms."""
 
 import html
+import warnings
 from argparse import Namespace
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error, warn
 from keras_calib.backend.files import path_of, replacing
 from keras_calib.backend.locks import PathLock
-from keras_calib.exporting.answer_threshold import load_threshold
+from keras_calib.exporting.answer_threshold import load_threshold, promised
 from keras_calib.exporting.statement import read_statement
 from keras_calib.inputs.checks import check_in
 from keras_calib.monitoring import Monitor
@@ -22,7 +23,6 @@ from keras_calib.reporting.commands.terminal import (
     blamed,
     of_arguments,
 )
-from keras_calib.selection import Choice
 
 _WAITING = 100_000
 _PAGE = """\
@@ -104,18 +104,17 @@ def _monitor(given: Namespace, threshold: Any) -> Monitor:
     arguments = {k: x for k, x in arguments.items() if x is not None}
     if given.tolerance == "none":
         arguments["tolerance"] = None
+    selector = None
+    if given.selector:
+        with blamed(f"--selector={given.selector}"):
+            selector = _selector(given.selector)
+    elif getattr(threshold, "facts", {"kind": "given"})["kind"] != "given":
+        with blamed(f"--threshold={given.threshold}"):
+            selector = threshold.chosen
     if not given.state or not path_of(given.state).exists():
         if not given.log:
             raise ValueError(f"--state={given.state}: there is no such file")
-        arguments.setdefault("max_waiting", _WAITING)
-        selector, facts = None, getattr(threshold, "facts", {"kind": "given"})
-        if given.selector:
-            with blamed(f"--selector={given.selector}"):
-                selector = _selector(given.selector)
-        elif facts["kind"] != "given":
-            with blamed(f"--threshold={given.threshold}"):
-                selector = _promised(facts)
-        return Monitor(selector, **arguments)
+        return Monitor(selector, **{"max_waiting": _WAITING, **arguments})
     with blamed(f"--state={given.state}"):
         monitor = Monitor.load(given.state)
     for name, value in arguments.items():
@@ -126,15 +125,25 @@ def _monitor(given: Namespace, threshold: Any) -> Monitor:
                     "begin another state",
                     **{name: value, "state": found},
                 )
-    if given.selector:
-        warn("--selector is not read: --state has its risk and coverage")
+    if selector is not None:
+        with warnings.catch_warnings():
+            # It was told as the state began.
+            warnings.simplefilter("ignore")
+            known = {"delta": monitor.delta, "tolerance": monitor.tolerance}
+            new = Monitor(selector, **{**known, **arguments})
+        if (new.risk, new.coverage) != (monitor.risk, monitor.coverage):
+            source = "--selector" if given.selector else "--threshold"
+            warn(
+                f"{source} has another risk or coverage than --state, which "
+                "goes on with its own: begin another state to change them"
+            )
     return monitor
 
 
 def _selector(path: str) -> Any:
     """What a file says of a threshold."""
     if Path(path).suffix.lower() == ".json":
-        return _promised(read_statement(Path(path), check=True))
+        return promised(read_statement(Path(path), check=True))
     from keras.saving import load_model
 
     from keras_calib.backend.keras_internals import nested_layers
@@ -151,31 +160,6 @@ def _selector(path: str) -> Any:
     )
 
 
-def _promised(facts: dict[str, Any]) -> Choice:
-    """The threshold of a certificate or of `keras-calib threshold`."""
-    selection, guarantee = facts["selection"], facts["guarantee"]
-    if selection.get("groups") is not None:
-        raise value_error(
-            "The file must have one threshold, not one for each group: watch "
-            "each group by itself, with --risk and --coverage",
-            groups=[one["group"] for one in selection["groups"]][:20],
-        )
-    if facts["kind"] not in ("errors", "coverage"):
-        raise value_error(
-            "the certificate must be of one threshold that limits the share "
-            "of errors: give --risk and --coverage",
-            kind=facts["kind"],
-        )
-    return Choice(
-        threshold=float(selection["threshold"]),
-        coverage=float(selection["coverage"]),
-        risk=float(selection["risk"]),
-        num_samples=selection["num_samples"],
-        limit=guarantee.get("certified_risk"),
-        delta=guarantee.get("delta"),
-    )
-
-
 def _check_log(log: AnswerLog, given: Namespace, monitor: Monitor) -> None:
     if monitor.tolerance is not None and "confidence" not in log.has:
         raise value_error(
@@ -186,7 +170,8 @@ def _check_log(log: AnswerLog, given: Namespace, monitor: Monitor) -> None:
     if given.threshold is None and "accepted" not in log.has:
         raise value_error(
             f"{log.path.name} must have a column `accepted`; --accepted gives "
-            "another name, and --threshold the least score to accept",
+            "another name, and --threshold the least score to accept, or the "
+            "file of `threshold`",
             columns=log.names,
         )
     if "accepted" not in log.has:
