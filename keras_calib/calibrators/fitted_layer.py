@@ -21,6 +21,7 @@ from keras_calib.inputs.rows import check_call
 from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
 from keras_calib.numerics.results import call_text, html_facts
 from keras_calib.predictions.fitting import FitsOnModel, check_kind, given_rows
+from keras_calib.predictions.options import check_uncalibrated, fits_within
 from keras_calib.predictions.predictions import Predictions
 
 # Layers that are told when a part of theirs is fitted, by this part.
@@ -69,7 +70,7 @@ class FittedLayer(keras.layers.Layer):
         # A half-precision policy would turn logits of 1e5 into infinity.
         super().__init__(**{"name": name, **kwargs, "dtype": "float32"})
         self._from_logits = from_logits
-        self._id = uuid.uuid4().hex
+        self.unique_id = uuid.uuid4().hex
 
     def __call__(self, logits, *args, **kwargs):
         inputs = self.read_inputs(logits)
@@ -339,7 +340,7 @@ class CalibratesPredictions(FittedLayer, FitsOnModel):
 
         is_log = predictions.kind == "records"
         change: Callable = confidence_of if is_log else logits_of
-        fits = *predictions.calibrated_by, *_fits_within(self)
+        fits = *predictions.calibrated_by, *fits_within(self)
         return predictions.with_outputs(
             change, from_logits=not is_log, calibrated_by=fits
         )
@@ -347,28 +348,6 @@ class CalibratesPredictions(FittedLayer, FitsOnModel):
     def inputs_of(self, part: Predictions, outputs: Any) -> Any:
         """What the layer is called with for a part of predictions."""
         return outputs
-
-
-def check_uncalibrated(predictions: Predictions, part: Any) -> None:
-    """Raises ValueError if a calibrator or selector would calibrate again.
-
-    Another calibrator, or another fit, may go on with calibrated predictions.
-    """
-    if {*predictions.calibrated_by} & {*_fits_within(part)}:
-        raise value_error(
-            "`Predictions` must be those of the model: this calibrator has "
-            "calibrated them already. Leave `calibrate` out before a selector, "
-            "which applies its calibrator itself",
-            calibrator=getattr(part, "calibrator", None) or part,
-        )
-
-
-def _fits_within(part: Any) -> Iterator[str]:
-    """Ids of the fits of a part, of its calibrator and so on."""
-    while part is not None:
-        if isinstance(part, FittedLayer):
-            yield f"{part._id}-{part.num_fits}"
-        part = getattr(part, "calibrator", None)
 
 
 def of_logits(layer: Any, logits: Any) -> Any:

@@ -151,14 +151,9 @@ def check_certificate(
         what = "weights" if "replay" in found else "weights and calibrator"
         not_checked.append(f"{what} apart from the files, which hold them")
     elif found["calibrator"] is not None:
-        not_checked.append(
-            "the fit of the calibrator, whose log is not asked for: "
-            "`keras-calib threshold` with the same --calibration fits it again"
-        )
+        not_checked.append("the calibrator's fit: its log is not asked for")
     if found["kind"] == "chow" and found["costs"]["matrix"] is None:
-        not_checked.append(
-            "the matrix of costs: it is large, and the certificate has its hash"
-        )
+        not_checked.append("the matrix of costs, of which only a hash is told")
     if isinstance(scores, str | os.PathLike):
         scores, correct, groups, cost = _of_file(
             found, scores, correct, groups, cost
@@ -223,7 +218,11 @@ def _differing_numbers(
             f"{len(rows.score):,} rows instead of {count:,}"
         )
     elif found["artefact"] is None:
-        yield from _differing_log(found["data"], rows)
+        wanted = found["data"]
+        if rows_sha256(rows) != wanted["rows_sha256"]:
+            yield "data: another log than that of the file, with other values"
+        elif int((rows.correct == 0.0).sum()) != wanted["wrong"]:
+            yield f"wrong: certified {wanted['wrong']!r} in the data"
     else:
         yield from _differing_hashes(found, rows, rounded)
     try:
@@ -238,13 +237,6 @@ def _differing_numbers(
 
     for part in ("guarantee", "selection"):
         yield from compared(found[part], facts[part], "the data give", close)
-
-
-def _differing_log(wanted: dict[str, Any], log: Outcomes) -> Iterator[str]:
-    if rows_sha256(log) != wanted["rows_sha256"]:
-        yield "data: another log than that of the file, with other values"
-    elif int((log.correct == 0.0).sum()) != wanted["wrong"]:
-        yield f"wrong: certified {wanted['wrong']!r} in the data"
 
 
 def _differing_hashes(

@@ -9,11 +9,7 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.calibrators import Calibrator
-from keras_calib.calibrators.fitted_layer import (
-    LayerOptions,
-    check_uncalibrated,
-    of_logits,
-)
+from keras_calib.calibrators.fitted_layer import LayerOptions, of_logits
 from keras_calib.formulas.bounded_means import TESTS
 from keras_calib.inputs.checks import check_flag, check_in
 from keras_calib.inputs.options import filled, taken
@@ -34,6 +30,7 @@ from keras_calib.labels.metric import MultiLabelMetric
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import StreamingMetric
 from keras_calib.predictions.fitting import FitsOnModel, RowOptions, given_rows
+from keras_calib.predictions.options import check_uncalibrated
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.classifier import SelectiveClassifier
 from keras_calib.selection.ladder import Ladder, check_units, counted, of_scores
@@ -223,7 +220,18 @@ class MultiLabelSelector(Selector, FitsOnModel):
             outputs = columns.outputs.astype("float32")
             scored = by_blocks(self._calibrated, outputs)
             columns = columns._replace(outputs=scored)
-            self._take(columns, target, names, at_once)
+            right = (columns.outputs > 0.0) == (columns.labels > 0.5)
+            score = by_blocks(self._score, columns.outputs)
+            if self.by == "label":
+                each = names or range(columns.num_labels)
+                ladders = _ladders_of(columns, score, right, target.delta)
+                chosen = target.choose_each(each, ladders, "labels", at_once)
+            else:
+                found = _outcomes_of_examples(
+                    columns, score, right, self.example
+                )
+                chosen = target.choose(counted(found, target.delta))
+            self.keep(chosen)
             self.class_names = names
         return self
 
@@ -281,25 +289,6 @@ class MultiLabelSelector(Selector, FitsOnModel):
         # The share of labels that is expected to be wrong, which keeps its
         # digits near 0.
         return -ops.mean(ops.sigmoid(-sure), axis=-1)
-
-    def _take(
-        self,
-        columns: LabelColumns,
-        target: ErrorTarget,
-        names: Any,
-        at_once: bool,
-    ) -> None:
-        """Takes the best thresholds for calibrated logits in columns."""
-        right = (columns.outputs > 0.0) == (columns.labels > 0.5)
-        score = by_blocks(self._score, columns.outputs)
-        if self.by == "label":
-            names = names or range(columns.num_labels)
-            ladders = _ladders_of(columns, score, right, target.delta)
-            chosen = target.choose_each(names, ladders, "labels", at_once)
-        else:
-            found = _outcomes_of_examples(columns, score, right, self.example)
-            chosen = target.choose(counted(found, target.delta))
-        self.keep(chosen)
 
     def get_config(self):
         names = self.class_names

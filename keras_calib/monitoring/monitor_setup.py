@@ -95,7 +95,11 @@ class Setup(NamedTuple):
             coverage = _interval(coverage)
         elif chosen is not None:
             parts["coverage"] /= 2.0
-            coverage = _expected(chosen, parts["coverage"])
+            # The data chose the threshold, so the interval is of all at once
+            # (Dvoretzky, Kiefer and Wolfowitz, with Massart's constant).
+            part, share = parts["coverage"], float(chosen.coverage)
+            width = math.sqrt(math.log(2.0 / part) / (2.0 * chosen.num_samples))
+            coverage = max(share - width, 0.0), min(share + width, 1.0)
         return cls(risk, coverage, delta, tolerance, int(max_waiting), parts)
 
     @classmethod
@@ -206,17 +210,6 @@ def _chosen_of(selector: Any) -> Choice | None:
             limit=chosen.limit,
         )
     return chosen
-
-
-def _expected(chosen: Choice, part: float) -> tuple[float, float]:
-    """Interval of the accepted share.
-
-    The data chose the threshold, so the interval is of all thresholds at once
-    (Dvoretzky, Kiefer and Wolfowitz, with Massart's constant).
-    """
-    width = math.sqrt(math.log(2.0 / part) / (2.0 * chosen.num_samples))
-    low = max(float(chosen.coverage) - width, 0.0)
-    return low, min(float(chosen.coverage) + width, 1.0)
 
 
 def _interval(coverage: Any) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import Stored
 from keras_calib.inputs.checks import located
 from keras_calib.numerics.arrays import as_array, to_numpy
+from keras_calib.predictions.options import check_uncalibrated
 from keras_calib.predictions.predictions import Predictions
 
 # Bits of the hash of an answer that are summed.
@@ -99,9 +100,6 @@ def columns_of(
             answers[x].reshape(-1) for x in ("confidence", "accept")
         )
     elif callable(accepted):
-        # A layer of Keras, which a log does without.
-        from keras_calib.calibrators.fitted_layer import check_uncalibrated
-
         check_uncalibrated(given, accepted)
         true = known.class_ids.reshape(-1)
         answers = accepted(given.outputs, from_logits=given.from_logits)
@@ -127,17 +125,13 @@ def labels_of(ids: Any, correct: Any) -> tuple[Any, np.ndarray]:
                 "`Predictions` must have the ids of their answers", ids=None
             )
         ids, correct = ids[correct == correct], correct[correct == correct]
-    return ids, _read_labels(correct)
-
-
-def _read_labels(correct: Any) -> np.ndarray:
     correct = np.atleast_1d(as_array(correct, "correct", "float64"))
     if correct.ndim != 1:
         raise value_error(
             "`correct` must have shape (n,)", **{"correct.shape": correct.shape}
         )
     _check_binary(correct, name="correct", allow_nan=False)
-    return correct
+    return ids, correct
 
 
 def sums_of(

@@ -43,8 +43,7 @@ class CumulativeDisplay(ModelsDisplay):
         TypeError: If `predictions` are something else.
 
     Attributes:
-        models: Differences of each model, by its name.
-        values: ECCE-R of each model, by its name.
+        models, values: Differences and ECCE-R of each model, by its name.
         differences: Those of the model, if there is one alone.
         ecce_range: Its ECCE-R, the height of the curve, 0 included.
         ecce_maximum: ECCE-MAD, the largest distance of the curve from 0.

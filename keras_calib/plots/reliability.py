@@ -110,8 +110,7 @@ class ReliabilityDisplay(_BinnedDisplay):
         ValueError: If `zoom` is out of range.
 
     Attributes:
-        models: `BinSums` of each model, by its name.
-        values: ECE of each model, by its name.
+        models, values: `BinSums` and ECE of each model, by its name.
         sums, ece: Those of the model, if there is one alone.
 
     Example:
@@ -161,7 +160,15 @@ class ReliabilityDisplay(_BinnedDisplay):
         self.counts_ax_, several = counts_ax, len(self.models) > 1
         if several:
             title = f"{self._rate} by {self._forecast}"
-            self._curves(ax)
+            ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
+            for i, (name, sums) in enumerate(self.models.items()):
+                filled = sums.weight > 0
+                ax.plot(
+                    sums.mean_confidence[filled],
+                    sums.accuracy[filled],
+                    label=f"{plain(name)} (ECE {self.values[name]:.4f})",
+                    **{"marker": "o", "markersize": 4, **self._style(i)},
+                )
         else:
             title = f"ECE {self.ece:.4f}, {self._rate} {self.accuracy:.4f}"
             self._bars(ax)
@@ -201,17 +208,6 @@ class ReliabilityDisplay(_BinnedDisplay):
             ticks = sorted({0, 10 ** (decades // 2), 10**decades})
             counts_ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
             counts_ax.minorticks_off()
-
-    def _curves(self, ax: Any) -> None:
-        ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
-        for i, (name, sums) in enumerate(self.models.items()):
-            filled = sums.weight > 0
-            ax.plot(
-                sums.mean_confidence[filled],
-                sums.accuracy[filled],
-                label=f"{plain(name)} (ECE {self.values[name]:.4f})",
-                **{"marker": "o", "markersize": 4, **self._style(i)},
-            )
 
     def _bars(self, ax: Any) -> None:
         sums, look = self.sums, self._look
@@ -276,8 +272,7 @@ class ConfidenceDisplay(_BinnedDisplay):
         ValueError: If a metric is of the second of two classes.
 
     Attributes:
-        models: `BinSums` of each model, by its name.
-        values: Mean confidence of each model, by its name.
+        models, values: `BinSums` and mean confidence of each, by its name.
         correct, wrong: Weight of the correct and of the wrong predictions in
             each bin, if there is one model alone.
 
@@ -399,8 +394,7 @@ class ClasswiseReliabilityDisplay(Display):
         ValueError: If a class does not exist, or names do not fit.
 
     Attributes:
-        models: Bins of each model, by its name.
-        values: Classwise ECE of each model, by its name.
+        models, values: Bins and classwise ECE of each model, by its name.
         bins, classwise_ece: Those of the model, if there is one alone.
         errors: Calibration error of each of its classes, whose mean that is.
 

@@ -1,7 +1,6 @@
 """Display of one segmented image: confidence, errors and reliability."""
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -149,21 +148,18 @@ class SegmentationDisplay(Display):
         maps[0].set_title(self._title(title))
         self._draw_errors(errors)
         self._draw_ranks(ranks)
-        self._draw_reliability(bars)
-
-    def _draw_reliability(self, axes: Sequence) -> None:
-        display = copy.copy(self.reliability).plot(axes)
+        display = copy.copy(self.reliability).plot(bars)
         display.ax_.set_title(
             f"ECE {display.ece:.4f}, accuracy {display.accuracy:.4f}",
             fontsize="medium",
         )
-        axes[-1].set_xlabel("confidence")
+        bars[-1].set_xlabel("confidence")
         if display.counts_ax_ is not None:
             # The panel of counts is low, so it has few ticks.
             most = max(display.sums.weight.max(), 1.0)
-            axes[-1].set_yticks([0.0, 10.0 ** np.floor(np.log10(most))])
-            axes[-1].set_ylabel("pixels (log)", fontsize="small")
-            axes[0].tick_params(labelbottom=False)
+            bars[-1].set_yticks([0.0, 10.0 ** np.floor(np.log10(most))])
+            bars[-1].set_ylabel("pixels (log)", fontsize="small")
+            bars[0].tick_params(labelbottom=False)
 
     def _draw_errors(self, ax: Any) -> None:
         from matplotlib.patches import Patch

@@ -190,9 +190,19 @@ def _known(model: keras.Model, output: ChosenOutput | None) -> bool | None:
         return says
     loss = loss_of(model, output)
     known = _of_loss(loss)
-    if known is None:
-        known = _of_last_layer(model, output, loss is None)
-    return known
+    if known is not None:
+        return known
+    outputs = _known_outputs(model)
+    if output is not None and outputs is not None:
+        outputs = output.of(outputs)
+    tensors = keras.tree.flatten(outputs)
+    activation = activation_behind(tensors[0]) if tensors else None
+    told: dict[Any, bool] = {"softmax": False, "sigmoid": False}
+    told["logits"] = True  # of a calibrator
+    if loss is None:
+        # To some losses, those without an activation may be probabilities.
+        told["linear"] = True
+    return told.get(activation)
 
 
 def from_logits_of(
@@ -299,25 +309,6 @@ def setting_of(loss: Any, name: str, default: Any = None) -> Any:
     if hasattr(loss, name) or not isinstance(loss, keras.losses.Loss):
         return getattr(loss, name, default)
     return loss.get_config().get(name, default)
-
-
-def _of_last_layer(
-    model: keras.Model, output: ChosenOutput | None, has_no_loss: bool
-) -> bool | None:
-    """Whether the layer of an output returns logits; None if it is unknown.
-
-    Without an activation they may be probabilities to some losses.
-    """
-    outputs = _known_outputs(model)
-    if output is not None and outputs is not None:
-        outputs = output.of(outputs)
-    tensors = keras.tree.flatten(outputs)
-    activation = activation_behind(tensors[0]) if tensors else None
-    known: dict[Any, bool] = {"softmax": False, "sigmoid": False}
-    known["logits"] = True  # of a calibrator
-    if has_no_loss:
-        known["linear"] = True
-    return known.get(activation)
 
 
 def _function_of(loss: Any) -> Any:

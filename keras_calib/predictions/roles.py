@@ -193,7 +193,15 @@ def find_roles(
     `columns` are those of `FileOptions`.
     """
     asked: dict[str, Any] = {role: columns.get(role) for role in ROLES}
-    kind, groups = _asked_kind(columns), columns.get("groups") or ()
+    # None if names of columns tell it.
+    told = {"votes": "votes", "multi_label": "labels"}
+    kinds = [x for k, x in told.items() if columns.get(k)]
+    if len(kinds) > 1:
+        raise value_error(
+            "`votes=` and `multi_label=` exclude each other",
+            **{name: columns[name] for name in told},
+        )
+    kind, groups = next(iter(kinds), None), columns.get("groups") or ()
     groups = (groups,) if isinstance(groups, str) else groups
     single = ["confidence", "correct", "predicted", "units", "ids"]
     single += ["sample_weight", *["labels"] * (kind is None)]
@@ -280,18 +288,6 @@ def _log_columns(
         "for a wrong one, to rows that are drawn at random",
         columns=names[:20],
     )
-
-
-def _asked_kind(columns: Mapping[str, Any]) -> str | None:
-    """The kind that is asked for, None if names of columns tell it."""
-    told = {"votes": "votes", "multi_label": "labels"}
-    kinds = [kind for name, kind in told.items() if columns.get(name)]
-    if len(kinds) > 1:
-        raise value_error(
-            "`votes=` and `multi_label=` exclude each other",
-            **{name: columns[name] for name in told},
-        )
-    return kinds[0] if kinds else None
 
 
 def _found_outputs(
@@ -399,7 +395,18 @@ def _class_columns(
         }
         numbered = {int(k): x for k, x in found.items() if k.isdecimal()}
         if numbered:
-            return _in_order(file, numbered, f"{start}{{}}{end}", classes)
+            # Those from 1 on are names of classes.
+            numbers, last = sorted(numbered), len(numbered) - 1
+            if numbers == [*range(1, last + 2)]:
+                classes = classes or [*map(str, numbers)]
+            elif numbers != [*range(last + 1)]:
+                raise value_error(
+                    f"{file} must have `{start}0{end}` to "
+                    f"`{start}{last}{end}`, one for each class; names with "
+                    "commas between them give another order",
+                    columns=list(numbered.values())[:20],
+                )
+            return [numbered[k] for k in numbers], classes
         # "logit" must not take "logits_note": names of classes need a "_".
         if found and (star or start.endswith("_")):
             classes = classes or list(found)
@@ -411,23 +418,3 @@ def _class_columns(
                 )
             return [found[x] for x in classes], classes
     return None
-
-
-def _in_order(
-    file: str,
-    numbered: dict[int, str],
-    form: str,
-    classes: Sequence[str] | None,
-) -> tuple[list[str], Sequence[str] | None]:
-    """Columns by their numbers; those from 1 on are names of classes."""
-    numbers, last = sorted(numbered), len(numbered) - 1
-    if numbers == [*range(1, last + 2)]:
-        classes = classes or [*map(str, numbers)]
-    elif numbers != [*range(last + 1)]:
-        raise value_error(
-            f"{file} must have `{form.format(0)}` to `{form.format(last)}`, "
-            "one for each class; names with commas between them give another "
-            "order",
-            columns=list(numbered.values())[:20],
-        )
-    return [numbered[k] for k in numbers], classes

@@ -177,10 +177,6 @@ def _labels(evaluation: LabelEvaluation, results: dict) -> dict[str, Any]:
     }
 
 
-def _label_errors(evaluation: LabelEvaluation, results: dict) -> dict[str, Any]:
-    return {"mistakes": _mistakes(evaluation)}
-
-
 def _label_automation(
     evaluation: LabelEvaluation, results: dict
 ) -> dict[str, Any]:
@@ -210,7 +206,7 @@ _ROWS: dict[str, dict[str, _Rows]] = {
         "trust": _alone,
         "change": _alone,
         "labels": _labels,
-        "errors": _label_errors,
+        "errors": lambda evaluation, _: {"mistakes": _mistakes(evaluation)},
         "automation": _label_automation,
     },
 }

@@ -54,14 +54,12 @@ class ThresholdTable(Result):
         start = max(min(row - _AROUND, count - 2 * _AROUND - 1), 0)
         rows = slice(start, start + 2 * _AROUND + 1)
         columns = {k: x[rows] for k, x in self._columns().items()}
-        columns["threshold"] = _told_apart(columns["threshold"], 4)
+        columns["threshold"] = told_apart(columns["threshold"])
         mark = ["<- chosen" * x for x in columns.pop("chosen").tolist()]
         return {**columns, "": mark}
 
     def _note(self) -> str:
-        count = len(self.chosen)
-        all_shown = count <= 2 * _AROUND + 1
-        return "" if all_shown else f"{count:,} rows: `to_frame` has all"
+        return f"`to_frame` has all {len(self.chosen):,} rows"
 
 
 class Choice(Result):
@@ -199,7 +197,8 @@ class Choice(Result):
         return cls(**given)
 
     def __repr__(self) -> str:
-        head = f"Choice: threshold {told_thresholds(self)[0]}"
+        told = told_apart(np.ravel(self.threshold), tables=self.tables)
+        head = f"Choice: threshold {told[0]}"
         if isinstance(self.threshold, tuple):
             good, noun = sum(self.accepts), _NOUNS.get(self.kind, "group")
             plural = f"{noun}es" if noun == "class" else f"{noun}s"
@@ -271,7 +270,8 @@ class Choice(Result):
         if columns:
             columns["samples"] = [f"{x:,}" for x in self.group_samples]
         if reasons:
-            columns["threshold"] = told_thresholds(self)
+            told = told_apart(columns["threshold"], tables=self.tables)
+            columns["threshold"] = told
         return {**columns, **({"": reasons} if any(reasons) else {})}
 
     def _reason(self, place: int) -> str:
@@ -287,32 +287,20 @@ class Choice(Result):
         return "too many errors for so many samples"
 
 
-def told_thresholds(chosen: Choice, digits: int = 4) -> list[str]:
-    """Thresholds in the fewest digits that accept the same data, and differ.
-
-    There are at least so many `digits`; near 1 it takes more.
-    """
-    values = np.ravel(chosen.threshold)
-    scores = [getattr(x, "score", None) for x, *_ in chosen.tables]
-    return _told_apart(values, digits, scores[: len(values)])
-
-
-def _told_apart(
-    values: np.ndarray, digits: int, scores: Sequence[Any] = ()
+def told_apart(
+    values: Any, digits: int = 4, tables: Sequence[tuple] = ()
 ) -> list[str]:
-    """Different numbers as different texts, on one side of any of its scores.
+    """Thresholds in the fewest digits that tell them apart; near 1 it is more.
 
-    `scores` of each descend, or are None.
+    With the ladder of each in `tables` they accept the same data, too.
     """
+    scores = [getattr(x, "score", None) for x, *_ in tables[: len(values)]]
     known = [(k, x[::-1]) for k, x in enumerate(scores) if x is not None]
     for count in range(digits, 18):
         texts = [f"{x:.{count}g}" for x in values]
         both = np.stack([values, np.array(texts, float)], axis=-1)
-        same = all(
-            np.ptp(x.searchsorted(both[k].astype(x.dtype))) == 0
-            for k, x in known
-        )
-        if same and len({*texts}) == len(np.unique(values)):
+        same = (x.searchsorted(both[k].astype(x.dtype)) for k, x in known)
+        if len({*texts}) == len({*values}) and not any(map(np.ptp, same)):
             break
     return texts
 
@@ -464,7 +452,14 @@ def within_reach(
     `certified_at` is as in `choose`, limits lie below `below`, and `where` says
     what data the coverage is of.
     """
-    limits = _two_digits(limit, below)
+    # Numbers of two digits between the two.
+    ends = math.floor(math.log10(limit)) - 1, math.floor(math.log10(below))
+    limits = [
+        value
+        for exponent in range(ends[0], ends[1] + 1)
+        for digits in range(10, 100)
+        if limit < (value := float(f"{digits}e{exponent}")) < below
+    ]
     low, high, place = 0, len(limits), -1
     while low < high:
         middle = (low + high) // 2
@@ -481,18 +476,6 @@ def within_reach(
         f"{ladder.coverage[place]:.3f} {where} (a {what} that these data chose "
         "is guaranteed on other data only)"
     )
-
-
-def _two_digits(least: float, below: float) -> list[float]:
-    """Numbers of two digits between two positive numbers, ascending."""
-    first = math.floor(math.log10(least)) - 1
-    last = math.floor(math.log10(below))
-    return [
-        value
-        for exponent in range(first, last + 1)
-        for digits in range(10, 100)
-        if least < (value := float(f"{digits}e{exponent}")) < below
-    ]
 
 
 def rounded_up(value: float) -> float:

@@ -15,11 +15,7 @@ from keras_calib.calibrators import (
     CalibratorChoice,
     PriorCorrection,
 )
-from keras_calib.calibrators.fitted_layer import (
-    LayerOptions,
-    check_uncalibrated,
-    of_logits,
-)
+from keras_calib.calibrators.fitted_layer import LayerOptions, of_logits
 from keras_calib.inputs.checks import check_flag, class_axis
 from keras_calib.inputs.labels import is_ignored
 from keras_calib.inputs.options import is_log, taken
@@ -28,6 +24,7 @@ from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.weights import masked_weight
 from keras_calib.numerics.arrays import as_array, at_least_float32
 from keras_calib.predictions.fitting import FitsOnModel, RowOptions, given_rows
+from keras_calib.predictions.options import check_uncalibrated
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.costs import CostTarget

@@ -136,12 +136,12 @@ def check_units(delta: float | None, shape: tuple, units: Any = None) -> None:
                 units=count,
             )
     if delta is not None and len(shape) != 1:
-        whole = "a text" if len(shape) == 2 else "an image"
+        whole = "text" if len(shape) == 2 else "image"
         parts = "tokens" if len(shape) == 2 else "pixels"
         raise value_error(
-            f"`delta` needs independent samples, which the {parts} of {whole} "
-            "are not: reduce to one score and one correctness for each and "
-            "call `choose_threshold`, or leave `delta` out",
+            f"`delta` needs independent samples, which {parts} of one {whole} "
+            f"are not: reduce to one score and one correctness per {whole} "
+            "and call `choose_threshold`, or leave `delta` out",
             delta=delta,
             **{"shape of the class ids": shape},
         )

@@ -128,7 +128,7 @@ def test_bad_data_are_refused():
 
 @pytest.mark.parametrize(
     ("shape", "parts"),
-    [((5, 2), "the tokens of a text"), ((5, 2, 2), "the pixels of an image")],
+    [((5, 2), "tokens of one text"), ((5, 2, 2), "pixels of one image")],
 )
 def test_what_is_no_sample_is_called_as_what_it_is(shape, parts):
     scores = np.ones(shape)

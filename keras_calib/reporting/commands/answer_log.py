@@ -155,7 +155,9 @@ class AnswerLog:
         if "time" in read:
             self._check_times(read["time"], start)
         if "ids" in read:
-            read["ids"] = self._ids(read["ids"], start)
+            ids = read["ids"] = np.array([*map(plain, read["ids"])], object)
+            rule = "must have a value in every row"
+            self._file.check(self._columns["ids"], ids != "", rule, start, ids)
         read["correct"] = self._correct(read, start)
         return self._accepted(read, start)
 
@@ -190,12 +192,6 @@ class AnswerLog:
         """Raises ValueError for a score that is NaN."""
         name, rule = self._columns[role], "must not be NaN"
         self._file.check(name, ~np.isnan(values), rule, start, values)
-
-    def _ids(self, values: np.ndarray, start: int) -> np.ndarray:
-        ids = np.array([*map(plain, values)], object)
-        name, rule = self._columns["ids"], "must have a value in every row"
-        self._file.check(name, ids != "", rule, start, ids)
-        return ids
 
     def _check_times(self, texts: np.ndarray, start: int) -> None:
         for i, text in enumerate(texts):
@@ -245,7 +241,18 @@ def labelled_answers(
     if not here.any():
         raise value_error("the log must have labels", rows=len(correct))
     if "ids" in found:
-        _check_once(found["ids"])
+        ids, first, times = np.unique(
+            found["ids"], return_index=True, return_counts=True
+        )
+        if len(ids) < len(found["ids"]):
+            place = np.argmax(times > 1)
+            raise value_error(
+                "every `id` must be there once, as the guarantee is for "
+                "answers that are independent; `ids=` gives another column",
+                row=int(first[place]) + 1,
+                id=str(ids[place]),
+                times=int(times[place]),
+            )
     found = {name: x[here] for name, x in found.items()}
     if columns.get("risk"):
         check_independent(correct.shape, found.get("units"))
@@ -323,18 +330,4 @@ def check_independent(shape: tuple[int, ...], units: Any) -> None:
             "independent. Take one row of each unit",
             shape=shape,
             units=None if units is None else len(np.unique(units)),
-        )
-
-
-def _check_once(ids: np.ndarray) -> None:
-    """Raises ValueError for an id that two rows have."""
-    names, first, counts = np.unique(ids, return_index=True, return_counts=True)
-    if len(names) < len(ids):
-        place = np.argmax(counts > 1)
-        raise value_error(
-            "every `id` must be there once, as the guarantee is for answers "
-            "that are independent; `ids=` gives another column",
-            row=int(first[place]) + 1,
-            id=str(names[place]),
-            times=int(counts[place]),
         )

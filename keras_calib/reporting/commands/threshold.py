@@ -175,12 +175,13 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
 
 
 def _told(chosen: Any, what: str) -> list[str]:
-    from keras_calib.selection.choice import told_thresholds
+    from keras_calib.selection.choice import told_apart
 
     if isinstance(chosen.threshold, tuple):
         text = str(chosen).removeprefix("Choice: ")
         return [f"Thresholds for the {what}:", text]
-    least = f"a {what} of at least {told_thresholds(chosen, 9)[0]}"
+    (told,) = told_apart([chosen.threshold], 9, chosen.tables)
+    least = f"a {what} of at least {told}"
     if chosen.threshold == -math.inf:
         least = "every answer"
     lines = [

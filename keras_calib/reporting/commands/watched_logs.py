@@ -66,15 +66,26 @@ def watch_logs(given: Namespace, progress: Progress) -> Found:
                 if is_old and "ids" in log.has:
                     _check_new(log, monitor, progress)
                 log.last = last
-                _add(log, monitor, progress)
+                for part in log.watched(progress):
+                    watched = monitor.tolerance is not None
+                    confidence = part["confidence"] if watched else None
+                    answers = confidence, part["accepted"], part["correct"]
+                    monitor.update(*answers, ids=part.get("ids"))
                 last = log.last
         for path in given.late_labels:
             # A log may call its columns otherwise: there they need not be.
             names = "ids", "correct", "separator", "decimal"
             own = {k: columns[k] for k in names}
             with blamed(f"--late-labels={path}"):
-                log = AnswerLog(path, own)
-                left = _add_labels(log, given.unknown, monitor, progress)
+                log, left = AnswerLog(path, own), 0
+                if log.is_empty:
+                    continue
+                log.require(("ids",))
+                log.require_labels()
+                for part in log.watched(progress):
+                    here = ~np.isnan(part["correct"])
+                    known = part["ids"][here], part["correct"][here]
+                    left += monitor.update_labels(*known, unknown=given.unknown)
             if left:
                 lines.append(f"{left:,} labels of {path} were left out.")
         text = "\n".join([*_told(monitor), *lines])
@@ -202,30 +213,6 @@ def _check_new(log: AnswerLog, monitor: Monitor, progress: Progress) -> None:
                 "the log has answers that are in --state already: give each "
                 f"log once. {error}"
             ) from error
-
-
-def _add(log: AnswerLog, monitor: Monitor, progress: Progress) -> None:
-    for part in log.watched(progress):
-        watched = monitor.tolerance is not None
-        confidence = part["confidence"] if watched else None
-        answers = confidence, part["accepted"], part["correct"]
-        monitor.update(*answers, ids=part.get("ids"))
-
-
-def _add_labels(
-    log: AnswerLog, unknown: str, monitor: Monitor, progress: Progress
-) -> int:
-    """Adds labels; returns how many were left out."""
-    if log.is_empty:
-        return 0
-    log.require(("ids",))
-    log.require_labels()
-    left = 0
-    for part in log.watched(progress):
-        here = ~np.isnan(part["correct"])
-        labels = part["ids"][here], part["correct"][here]
-        left += monitor.update_labels(*labels, unknown=unknown)
-    return left
 
 
 def _told(monitor: Monitor) -> list[str]:
