@@ -341,9 +341,8 @@ class CalibratesPredictions(FittedLayer, FitsOnModel):
         is_log = predictions.kind == "records"
         change: Callable = confidence_of if is_log else logits_of
         fits = *predictions.calibrated_by, *fits_within(self)
-        return predictions.with_outputs(
-            change, from_logits=not is_log, calibrated_by=fits
-        )
+        facts = {"from_logits": not is_log, "calibrated_by": fits}
+        return predictions.with_outputs(change, facts)
 
     def inputs_of(self, part: Predictions, outputs: Any) -> Any:
         """What the layer is called with for a part of predictions."""

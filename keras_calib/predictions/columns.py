@@ -171,20 +171,20 @@ class Spool:
 
     def _array(self, name: Hashable) -> np.ndarray:
         path, parts = self._path(name), self._parts[name]
-        rows = sum(shape[0] for _, shape in parts)
+        count = sum(shape[0] for _, shape in parts)
         dtype = np.result_type(*{dtype for dtype, _ in parts})
         longest = np.max([shape[1:] for _, shape in parts], axis=0)
-        whole = (rows, *map(int, longest))
+        whole = (count, *map(int, longest))
         if any((dtype, whole[1:]) != (x, shape[1:]) for x, shape in parts):
             # A file of rows of one length.
             padded = path.with_suffix(".padded")
             with open(path, "rb") as given, open(padded, "wb") as written:
                 for kind, shape in parts:
-                    rows_of = np.fromfile(given, kind, int(np.prod(shape)))
+                    rows = np.fromfile(given, kind, int(np.prod(shape)))
                     pairs = zip(whole[1:], shape[1:], strict=True)
                     ends = [(0, 0), *((0, most - x) for most, x in pairs)]
-                    filled = np.pad(rows_of.reshape(shape), ends)
-                    filled.astype(dtype, copy=False).tofile(written)
+                    rows = np.pad(rows.reshape(shape), ends)
+                    rows.astype(dtype, copy=False).tofile(written)
             path.unlink()
             path = padded
         if not np.prod(whole):

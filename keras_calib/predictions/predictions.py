@@ -435,12 +435,12 @@ class Predictions(GivenTogether):
         chosen[generator(seed).permutation(count)[:first]] = True
         return self[chosen[codes]], self[~chosen[codes]]
 
-    def with_outputs(self, change: Callable[..., Any], **facts: Any) -> Self:
+    def with_outputs(self, change: Callable, facts: dict[str, Any]) -> Self:
         """The same rows with other outputs, made part by part.
 
         Args:
             change: Outputs of a part of the predictions, as an array.
-            **facts: `from_logits` of them, and what else is new.
+            facts: `from_logits` of them, and what else is new.
         """
         parts = map(change, self.batches(self.rows_of_part()))
         if is_mapped(self.outputs):
@@ -510,9 +510,8 @@ class Predictions(GivenTogether):
         # It needs Keras.
         from keras_calib.predictions.collect import in_other_form
 
-        return self.with_outputs(
-            in_other_form, from_logits=not self.from_logits
-        )
+        facts = {"from_logits": not self.from_logits}
+        return self.with_outputs(in_other_form, facts)
 
     def as_event(self) -> Self:
         """A log as outputs `(n, 1)`: the probability that each row is right."""

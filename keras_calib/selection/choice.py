@@ -290,9 +290,9 @@ class Choice(Result):
 def told_apart(
     values: Any, digits: int = 4, tables: Sequence[tuple] = ()
 ) -> list[str]:
-    """Thresholds in the fewest digits that tell them apart; near 1 it is more.
+    """Thresholds as texts of few digits, which differ as the thresholds do.
 
-    With the ladder of each in `tables` they accept the same data, too.
+    Those with a ladder in `tables` accept the same data, too.
     """
     scores = [getattr(x, "score", None) for x, *_ in tables[: len(values)]]
     known = [(k, x[::-1]) for k, x in enumerate(scores) if x is not None]
