@@ -224,7 +224,19 @@ class MultiLabelSelector(Selector, FitsOnModel):
             score = by_blocks(self._score, columns.outputs)
             if self.by == "label":
                 each = names or range(columns.num_labels)
-                ladders = _ladders_of(columns, score, right, target.delta)
+                every = Outcomes(
+                    score, right.astype("float64"), weight=columns.weight
+                )
+                ladders: list[Ladder | None] = []
+                # One by one, as copies of all columns at once take long.
+                for k in range(columns.num_labels):
+                    kept: Any = slice(None)
+                    if columns.present is not None:
+                        kept = columns.present[:, k]
+                    one = every.part((kept, k))
+                    some = len(one.score) > 0
+                    one = counted(one, target.delta) if some else one
+                    ladders.append(of_scores(one) if some else None)
                 chosen = target.choose_each(each, ladders, "labels", at_once)
             else:
                 found = _outcomes_of_examples(
@@ -356,26 +368,6 @@ def _check_usable(columns: LabelColumns) -> None:
             "`labels` must be 0 or 1, as an answer is right or wrong",
             soft=int(soft.sum()),
         )
-
-
-def _ladders_of(
-    columns: LabelColumns,
-    score: np.ndarray,
-    right: np.ndarray,
-    delta: float | None,
-) -> list[Ladder | None]:
-    """The thresholds of each label; None for one that no example has."""
-    found: list[Ladder | None] = []
-    every = Outcomes(score, right.astype("float64"), weight=columns.weight)
-    # One by one, as copies of all columns at once take long.
-    for k in range(columns.num_labels):
-        kept: Any = slice(None)
-        if columns.present is not None:
-            kept = columns.present[:, k]
-        one = every.part((kept, k))
-        some = len(one.score) > 0
-        found.append(of_scores(counted(one, delta)) if some else None)
-    return found
 
 
 def _outcomes_of_examples(

@@ -181,8 +181,18 @@ class ReliabilityDisplay(_BinnedDisplay):
         # Leave the inset the corner that is emptiest.
         free = several or (self.zoom and not self._is_overconfident)
         self._legend(ax, "upper left" if free else "lower right")
-        if self.zoom and not several:
-            self._inset(ax, self.zoom)
+        if (zoom := self.zoom) and not several:
+            place = (0.1, 0.56) if self._is_overconfident else (0.56, 0.09)
+            self.zoom_ax_ = ax.inset_axes((*place, 0.4, 0.4))
+            self._bars(self.zoom_ax_)
+            inside = self.sums.weight > 0
+            inside &= self.sums.mean_confidence >= zoom
+            low = min([zoom, *self.sums.accuracy[inside]])
+            edge = 0.03 * (1.0 - zoom)
+            ends = {"xlim": (zoom - edge, 1.0 + edge)}
+            self.zoom_ax_.set(ylim=(low - edge, 1.0 + edge), **ends)
+            self.zoom_ax_.tick_params(labelsize="x-small")
+            ax.indicate_inset_zoom(self.zoom_ax_, edgecolor=GREY)
         bottom = ax if counts_ax is None else counts_ax
         bottom.set_xlabel(self._forecast)
         if counts_ax is not None:
@@ -237,20 +247,6 @@ class ReliabilityDisplay(_BinnedDisplay):
                 label=told if alpha == 1.0 else None,
                 **style,
             )
-
-    def _inset(self, ax: Any, zoom: float) -> None:
-        place = (0.1, 0.56) if self._is_overconfident else (0.56, 0.09)
-        self.zoom_ax_ = ax.inset_axes((*place, 0.4, 0.4))
-        self._bars(self.zoom_ax_)
-        inside = self.sums.weight > 0
-        inside &= self.sums.mean_confidence >= zoom
-        low = min([zoom, *self.sums.accuracy[inside]])
-        edge = 0.03 * (1.0 - zoom)
-        self.zoom_ax_.set(
-            xlim=(zoom - edge, 1.0 + edge), ylim=(low - edge, 1.0 + edge)
-        )
-        self.zoom_ax_.tick_params(labelsize="x-small")
-        ax.indicate_inset_zoom(self.zoom_ax_, edgecolor=GREY)
 
 
 class ConfidenceDisplay(_BinnedDisplay):

@@ -147,7 +147,16 @@ class SegmentationDisplay(Display):
         title = maps[0].get_title()
         maps[0].set_title(self._title(title))
         self._draw_errors(errors)
-        self._draw_ranks(ranks)
+        show(ranks, self.ignored, _shades(_RIGHT, _IGNORED))
+        # Even the palest shade is darker than both backgrounds.
+        copper = matplotlib_module().colormaps["copper"]
+        shades = _shades(*copper(np.linspace(0.0, 0.75, 256)))
+        shown = show(ranks, self.rank, shades)
+        title = "wrong pixels by rank"
+        if self.wrong.any():
+            title += f": mean {np.nanmean(self.rank):.2f}"
+        ranks.set_title(title)
+        _bar(ranks, shown, "share of pixels that are surer")
         display = copy.copy(self.reliability).plot(bars)
         display.ax_.set_title(
             f"ECE {display.ece:.4f}, accuracy {display.accuracy:.4f}",
@@ -182,18 +191,6 @@ class SegmentationDisplay(Display):
             handlelength=1.0,
             columnspacing=1.0,
         )
-
-    def _draw_ranks(self, ax: Any) -> None:
-        show(ax, self.ignored, _shades(_RIGHT, _IGNORED))
-        # Even the palest shade is darker than both backgrounds.
-        copper = matplotlib_module().colormaps["copper"]
-        shades = _shades(*copper(np.linspace(0.0, 0.75, 256)))
-        shown = show(ax, self.rank, shades)
-        title = "wrong pixels by rank"
-        if self.wrong.any():
-            title += f": mean {np.nanmean(self.rank):.2f}"
-        ax.set_title(title)
-        _bar(ax, shown, "share of pixels that are surer")
 
 
 def _shades(*colors: Any) -> Any:

@@ -91,7 +91,16 @@ def watch_logs(given: Namespace, progress: Progress) -> Found:
         text = "\n".join([*_told(monitor), *lines])
         if given.out:
             progress.say("Drawing ...")
-            _draw(monitor, text, Path(given.out))
+            from keras_calib.plots import MonitorDisplay
+
+            display, out = MonitorDisplay(monitor), Path(given.out)
+            if out.suffix.lower() == ".html":
+                svg = display.to_svg()
+                page = {"picture": svg[svg.index("<svg") :]}
+                with replacing(out, text=True) as file:
+                    file.write(_PAGE.format(**page, text=html.escape(text)))
+            else:
+                display.save(out)
         # Last, as a run that fails must leave the state as it was.
         if given.state:
             monitor.save(given.state)
@@ -253,16 +262,3 @@ def _told(monitor: Monitor) -> list[str]:
 
 def _share(part: float, whole: float) -> str:
     return f" ({100.0 * part / whole:.2f} %)" if whole else ""
-
-
-def _draw(monitor: Monitor, text: str, path: Path) -> None:
-    from keras_calib.plots import MonitorDisplay
-
-    display = MonitorDisplay(monitor)
-    if path.suffix.lower() != ".html":
-        display.save(path)
-        return
-    picture = display.to_svg()
-    picture = picture[picture.index("<svg") :]
-    with replacing(path, text=True) as file:
-        file.write(_PAGE.format(picture=picture, text=html.escape(text)))
