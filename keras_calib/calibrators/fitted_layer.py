@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Self, TypedDict
@@ -20,6 +21,7 @@ from keras_calib.inputs.rows import check_call
 from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
 from keras_calib.numerics.results import call_text, html_facts
 from keras_calib.predictions.fitting import FitsOnModel, check_kind, given_rows
+from keras_calib.predictions.options import check_uncalibrated, fits_within
 from keras_calib.predictions.predictions import Predictions
 
 # Layers that are told when a part of theirs is fitted, by this part.
@@ -71,6 +73,7 @@ class FittedLayer(keras.layers.Layer):
         # A half-precision policy would turn logits of 1e5 into infinity.
         super().__init__(**{**kwargs, "dtype": "float32"})
         self._from_logits = from_logits
+        self.unique_id = uuid.uuid4().hex
 
     def __call__(self, logits, *args, **kwargs):
         inputs = self.read_inputs(logits)
@@ -81,6 +84,7 @@ class FittedLayer(keras.layers.Layer):
     def read_inputs(self, inputs: Any) -> Any:
         """Logits of any kind as an array or tensor; a list begins with them."""
         if isinstance(inputs, Predictions):
+            check_uncalibrated(inputs, self)
             raise type_error(
                 "`logits` must be outputs of a model: call the layer with "
                 "`p.outputs, from_logits=p.from_logits` of `Predictions`; "
@@ -313,7 +317,8 @@ class CalibratesPredictions(FittedLayer, FitsOnModel):
         """Calibrate predictions: the same rows with calibrated logits.
 
         Groups, units, ids and weights stay. What is on disk stays there, and
-        is calibrated part by part.
+        is calibrated part by part. Until they are written to a file, the result
+        and its parts are refused by the same fit, also in a selector.
 
         Args:
             predictions: `Predictions` of classes, or with several labels of
@@ -324,10 +329,12 @@ class CalibratesPredictions(FittedLayer, FitsOnModel):
 
         Raises:
             RuntimeError: If it is called before `fit`.
-            ValueError: If the predictions are of another kind.
+            ValueError: If the predictions are of another kind, or this fit has
+                calibrated them already.
         """
         self.check_fitted()
         check_kind(predictions, self.reads_labels)
+        check_uncalibrated(predictions, self)
 
         def logits_of(part: Predictions) -> np.ndarray:
             outputs = ops.convert_to_tensor(part.outputs)
@@ -339,7 +346,9 @@ class CalibratesPredictions(FittedLayer, FitsOnModel):
 
         is_log = predictions.kind == "records"
         change: Callable = confidence_of if is_log else logits_of
-        return predictions.with_outputs(change, from_logits=not is_log)
+        fits = *predictions.calibrated_by, *fits_within(self)
+        facts = {"from_logits": not is_log, "calibrated_by": fits}
+        return predictions.with_outputs(change, facts)
 
     def inputs_of(self, part: Predictions, outputs: Any) -> Any:
         """What the layer is called with for a part of predictions."""

@@ -58,7 +58,8 @@ class AnswerThreshold:
         check_form(facts)
         if facts["artefact"] is not None:
             raise value_error(
-                "`facts` must be of a threshold of answers, not of a model",
+                "`facts` must be of a threshold of answers, not of a model: "
+                "`keras-calib monitor` takes its certificate as --selector",
                 artefact=facts["artefact"]["format"],
             )
         self.facts = facts
@@ -120,6 +121,11 @@ class AnswerThreshold:
             self.column: values,
             "accept": values >= self._least(values, group),
         }
+
+    @property
+    def chosen(self) -> Choice:
+        """Coverage, risk and guarantee, which a `Monitor` takes."""
+        return promised(self.facts)
 
     def __repr__(self) -> str:
         return call_text(f"AnswerThreshold of {self.column} ", self._told())
@@ -198,6 +204,31 @@ def load_threshold(path: Any) -> AnswerThreshold:
             path=str(path),
             error=str(error),
         ) from error
+
+
+def promised(facts: dict[str, Any]) -> Choice:
+    """The choice of a certificate or of a threshold of answers, to watch."""
+    selection, guarantee = facts["selection"], facts["guarantee"]
+    if selection.get("groups") is not None:
+        raise value_error(
+            "the file must have one threshold, not one for each group: watch "
+            "each group by itself, with `risk` and `coverage`",
+            groups=[one["group"] for one in selection["groups"]][:20],
+        )
+    if facts["kind"] not in ("errors", "coverage"):
+        raise value_error(
+            "the certificate must be of one threshold that limits the share "
+            "of errors: give `risk` and `coverage`",
+            kind=facts["kind"],
+        )
+    return Choice(
+        threshold=float(selection["threshold"]),
+        coverage=float(selection["coverage"]),
+        risk=float(selection["risk"]),
+        num_samples=selection["num_samples"],
+        limit=guarantee.get("certified_risk"),
+        delta=guarantee.get("delta"),
+    )
 
 
 def answer_statement(

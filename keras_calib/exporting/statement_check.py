@@ -149,9 +149,9 @@ def check_certificate(
         differences += differing_files(found, path)
         checked.append("every file of the model")
         what = "weights" if "replay" in found else "weights and calibrator"
-        not_checked.append(f"{what} by themselves (needs Keras)")
+        not_checked.append(f"{what} apart from the files, which hold them")
     elif found["calibrator"] is not None:
-        not_checked.append("the fit of the calibrator (needs its own log)")
+        not_checked.append("the calibrator's fit: its log is not asked for")
     if found["kind"] == "chow" and found["costs"]["matrix"] is None:
         not_checked.append("the matrix of costs, of which only a hash is told")
     if isinstance(scores, str | os.PathLike):
@@ -168,8 +168,19 @@ def check_certificate(
         rounded = is_log and found["artefact"] is not None
         differences += _differing_numbers(found, rows, rounded)
         checked.append("numbers of the guarantee, from the data")
+        if rounded:
+            not_checked.append(
+                "scores beyond three digits, which confidences do not have: "
+                "give `scores` as `save_records` writes them"
+            )
     elif found["data"]:
-        not_checked.append("numbers of the guarantee (needs the data)")
+        kind = found["kind"]
+        wanted = "`correct`" + " and `groups`" * (kind in BY_GROUP)
+        wanted += " and `cost`" * (kind == "costs")
+        not_checked.append(
+            "numbers of the guarantee: the data that chose the threshold are "
+            f"missing. Give `scores` with {wanted}, or in a shell --data"
+        )
     if "replay" in found:
         what = "answers of file, calibrator and threshold to recorded samples"
         if differences:

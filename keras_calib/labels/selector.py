@@ -30,6 +30,7 @@ from keras_calib.labels.metric import MultiLabelMetric
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import StreamingMetric
 from keras_calib.predictions.fitting import FitsOnModel, RowOptions, given_rows
+from keras_calib.predictions.options import check_uncalibrated
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.classifier import SelectiveClassifier
 from keras_calib.selection.ladder import Ladder, check_units, counted, of_scores
@@ -188,6 +189,7 @@ class MultiLabelSelector(Selector, FitsOnModel):
         asked = filled("MultiLabelSelector.fit", rest, LabelTarget)
         check_flag("at_once", at_once)
         given = given_rows(labels, logits, by_label=True, **vars(rows))
+        check_uncalibrated(given, self.calibrator)
         method = None
         if self.by == "example" and self.example == "mean":
             method = TESTS[0] if asked.method is None else asked.method
@@ -218,7 +220,30 @@ class MultiLabelSelector(Selector, FitsOnModel):
             outputs = columns.outputs.astype("float32")
             scored = by_blocks(self._calibrated, outputs)
             columns = columns._replace(outputs=scored)
-            self._take(columns, target, names, at_once)
+            right = (columns.outputs > 0.0) == (columns.labels > 0.5)
+            score = by_blocks(self._score, columns.outputs)
+            if self.by == "label":
+                each = names or range(columns.num_labels)
+                every = Outcomes(
+                    score, right.astype("float64"), weight=columns.weight
+                )
+                ladders: list[Ladder | None] = []
+                # One by one, as copies of all columns at once take long.
+                for k in range(columns.num_labels):
+                    kept: Any = slice(None)
+                    if columns.present is not None:
+                        kept = columns.present[:, k]
+                    one = every.part((kept, k))
+                    some = len(one.score) > 0
+                    one = counted(one, target.delta) if some else one
+                    ladders.append(of_scores(one) if some else None)
+                chosen = target.choose_each(each, ladders, "labels", at_once)
+            else:
+                found = _outcomes_of_examples(
+                    columns, score, right, self.example
+                )
+                chosen = target.choose(counted(found, target.delta))
+            self.keep(chosen)
             self.class_names = names
         return self
 
@@ -276,25 +301,6 @@ class MultiLabelSelector(Selector, FitsOnModel):
         # The share of labels that is expected to be wrong, which keeps its
         # digits near 0.
         return -ops.mean(ops.sigmoid(-sure), axis=-1)
-
-    def _take(
-        self,
-        columns: LabelColumns,
-        target: ErrorTarget,
-        names: Any,
-        at_once: bool,
-    ) -> None:
-        """Takes the best thresholds for calibrated logits in columns."""
-        right = (columns.outputs > 0.0) == (columns.labels > 0.5)
-        score = by_blocks(self._score, columns.outputs)
-        if self.by == "label":
-            names = names or range(columns.num_labels)
-            ladders = _ladders_of(columns, score, right, target.delta)
-            chosen = target.choose_each(names, ladders, "labels", at_once)
-        else:
-            found = _outcomes_of_examples(columns, score, right, self.example)
-            chosen = target.choose(counted(found, target.delta))
-        self.keep(chosen)
 
     def get_config(self):
         names = self.class_names
@@ -362,26 +368,6 @@ def _check_usable(columns: LabelColumns) -> None:
             "`labels` must be 0 or 1, as an answer is right or wrong",
             soft=int(soft.sum()),
         )
-
-
-def _ladders_of(
-    columns: LabelColumns,
-    score: np.ndarray,
-    right: np.ndarray,
-    delta: float | None,
-) -> list[Ladder | None]:
-    """The thresholds of each label; None for one that no example has."""
-    found: list[Ladder | None] = []
-    every = Outcomes(score, right.astype("float64"), weight=columns.weight)
-    # One by one, as copies of all columns at once take long.
-    for k in range(columns.num_labels):
-        kept: Any = slice(None)
-        if columns.present is not None:
-            kept = columns.present[:, k]
-        one = every.part((kept, k))
-        some = len(one.score) > 0
-        found.append(of_scores(counted(one, delta)) if some else None)
-    return found
 
 
 def _outcomes_of_examples(

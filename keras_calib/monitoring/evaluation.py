@@ -156,7 +156,12 @@ class DatasetEvaluator:
             return
         given = block.labels, block.outputs, weight
         if self.parts:
-            self._held.append(_rows(*given, self.options))
+            rows, _ = read_batch(*given, self.options)
+            keep = to_numpy(rows.mask)
+            held = rows.labels, rows.outputs, rows.weight
+            self._held.append(
+                tuple(None if x is None else to_numpy(x)[keep] for x in held)
+            )
         self._states = [
             (metric, metric.stateless_update_state(state, *given))
             for metric, state in self._states
@@ -274,13 +279,3 @@ def flips(before: Predicted, after: Predicted) -> float:
         stacklevel=2,
     )
     return float("nan")
-
-
-def _rows(
-    labels: Any, outputs: Any, weight: Any, options: ReadOptions
-) -> tuple[np.ndarray | None, ...]:
-    """Labels, outputs and weights of the rows of a block that count."""
-    batch, _ = read_batch(labels, outputs, weight, options)
-    keep = to_numpy(batch.mask)
-    columns = batch.labels, batch.outputs, batch.weight
-    return tuple(None if x is None else to_numpy(x)[keep] for x in columns)

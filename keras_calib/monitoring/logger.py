@@ -240,7 +240,12 @@ class CalibrationLogger(keras.callbacks.Callback):
             names.append(self.prefix + _INACTIVE)
         if self.count_flips:
             names.append(self.prefix + _FLIPS)
-        modes = self._modes()
+        # Modes of callbacks by the names that they monitor.
+        known: dict[str, str | None] = dict.fromkeys(PARTS, "min")
+        for metric in self._evaluator.metrics:
+            own = {metric.name: mode_of_metric(metric)}
+            known |= getattr(metric, "modes", own)
+        modes: dict[Any, Any] = {self.prefix + k: x for k, x in known.items()}
         before, after = neighbours(self)
         for callback in after:
             mode = modes.get(getattr(callback, "monitor", None))
@@ -309,14 +314,6 @@ class CalibrationLogger(keras.callbacks.Callback):
         if arrays and self.count_flips:
             samples = arrays[1] if len(arrays) > 1 else None
             self._before = Predicted(arrays[0], samples)
-
-    def _modes(self) -> dict[Any, str]:
-        """Modes of callbacks by the names that they monitor."""
-        modes: dict[str, str | None] = dict.fromkeys(PARTS, "min")
-        for metric in self._evaluator.metrics:
-            own = {metric.name: mode_of_metric(metric)}
-            modes |= getattr(metric, "modes", own)
-        return {self.prefix + k: mode for k, mode in modes.items() if mode}
 
     def _read(self, options: ReadOptions) -> tuple[ReadOptions, Any]:
         """Options for reading batches of labels, and the loss to follow."""

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import in_turn
 from keras_calib.inputs.checks import check_in
 from keras_calib.monitoring.monitor_setup import (
+    Chosen,
     Setup,
     alike,
     load_parts,
@@ -33,9 +34,6 @@ from keras_calib.monitoring.waiting import Waiting
 from keras_calib.monitoring.watch import Watch
 from keras_calib.numerics.results import Result, html_facts
 from keras_calib.selection.choice import Choice
-
-if TYPE_CHECKING:
-    from keras_calib.selection.classifier import SelectiveClassifier
 
 
 class Alarm(Result):
@@ -84,10 +82,11 @@ class Monitor:
     `delta`.
 
     Args:
-        selector: A fitted `SelectiveClassifier`, or its `chosen`. It gives
-            `risk`, its certified risk, and `coverage`, the shares that its
-            data allow. Without `delta` its fit has certified no risk, and a
-            warning says that none is watched. None to give them yourself.
+        selector: A fitted `SelectiveClassifier`, or its `chosen`, or what
+            `load_threshold` returns. It gives `risk`, its certified risk, and
+            `coverage`, the shares that its data allow. Without `delta` its fit
+            has certified no risk, and a warning says that none is watched. None
+            to give them yourself.
         risk: Largest share of wrong answers among the accepted, in (0, 1).
             None takes that of the selector; without both it is not watched.
         coverage: Least and largest accepted share that are as expected. None
@@ -121,7 +120,7 @@ class Monitor:
 
     def __init__(
         self,
-        selector: "SelectiveClassifier | Choice | None" = None,
+        selector: Chosen | Choice | None = None,
         *,
         risk: float | None = None,
         coverage: tuple[float, float] | None = None,

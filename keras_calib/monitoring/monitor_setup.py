@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from keras_calib.monitoring.watch import (
 from keras_calib.numerics.arrays import as_array
 from keras_calib.selection.choice import Choice
 
-if TYPE_CHECKING:
-    from keras_calib.selection import SelectiveClassifier
-
 # Of coverage, half is for the interval of the expected share.
 _PARTS = {"risk": 0.5, "calibration": 0.25, "coverage": 0.25}
 _VERSION = 1
@@ -35,6 +32,14 @@ _VERSION = 1
 _TIMES = 16
 # Name of the configuration in a state: JSON.
 _CONFIG = "config"
+
+
+class Chosen(Protocol):
+    """A selector, or the threshold of a file: what has a choice."""
+
+    @property
+    def chosen(self) -> Choice | None:
+        """What was chosen; None without a fit."""
 
 
 class Setup(NamedTuple):
@@ -50,7 +55,7 @@ class Setup(NamedTuple):
     @classmethod
     def of(
         cls,
-        selector: "SelectiveClassifier | Choice | None",
+        selector: "Chosen | Choice | None",
         risk: float | None,
         coverage: tuple[float, float] | None,
         delta: float,
@@ -90,7 +95,11 @@ class Setup(NamedTuple):
             coverage = _interval(coverage)
         elif chosen is not None:
             parts["coverage"] /= 2.0
-            coverage = _expected(chosen, parts["coverage"])
+            # The data chose the threshold, so the interval is of all at once
+            # (Dvoretzky, Kiefer and Wolfowitz, with Massart's constant).
+            part, share = parts["coverage"], float(chosen.coverage)
+            width = math.sqrt(math.log(2.0 / part) / (2.0 * chosen.num_samples))
+            coverage = max(share - width, 0.0), min(share + width, 1.0)
         return cls(risk, coverage, delta, tolerance, int(max_waiting), parts)
 
     @classmethod
@@ -172,23 +181,20 @@ def alike(monitors: Any, kind: type) -> list[Any]:
 def _chosen_of(selector: Any) -> Choice | None:
     if selector is None:
         return None
-    chosen = selector
-    if not isinstance(selector, Choice):
-        # A record of a choice needs no Keras.
-        from keras_calib.selection import SelectiveClassifier
-
-        if not isinstance(selector, SelectiveClassifier):
-            raise type_error(
-                "`selector` must be a `SelectiveClassifier` or its `chosen`",
-                selector=selector,
-            )
-        chosen = selector.chosen
-        if chosen is None:
-            raise value_error(
-                "`selector` must have been fitted; without a fit, give `risk` "
-                "and `coverage`",
-                selector=selector,
-            )
+    chosen = getattr(selector, "chosen", selector)
+    if chosen is None:
+        raise value_error(
+            "`selector` must have been fitted; without a fit, give `risk` "
+            "and `coverage`",
+            selector=selector,
+        )
+    if not isinstance(chosen, Choice):
+        raise type_error(
+            "`selector` must be a `SelectiveClassifier` or its `chosen`; of a "
+            "file of `keras-calib threshold`, what "
+            "`exporting.load_threshold(path)` returns",
+            selector=selector,
+        )
     if isinstance(chosen.threshold, tuple):
         raise value_error(
             "`selector` must have one threshold for all; with thresholds of "
@@ -204,17 +210,6 @@ def _chosen_of(selector: Any) -> Choice | None:
             limit=chosen.limit,
         )
     return chosen
-
-
-def _expected(chosen: Choice, part: float) -> tuple[float, float]:
-    """Interval of the accepted share.
-
-    The data chose the threshold, so the interval is of all thresholds at once
-    (Dvoretzky, Kiefer and Wolfowitz, with Massart's constant).
-    """
-    width = math.sqrt(math.log(2.0 / part) / (2.0 * chosen.num_samples))
-    low = max(float(chosen.coverage) - width, 0.0)
-    return low, min(float(chosen.coverage) + width, 1.0)
 
 
 def _interval(coverage: Any) -> tuple[float, float]:

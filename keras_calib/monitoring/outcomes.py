@@ -9,6 +9,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import Stored
 from keras_calib.inputs.checks import located
 from keras_calib.numerics.arrays import as_array, to_numpy
+from keras_calib.predictions.options import check_uncalibrated
 from keras_calib.predictions.predictions import Predictions
 
 # Bits of the hash of an answer that are summed.
@@ -99,6 +100,7 @@ def columns_of(
             answers[x].reshape(-1) for x in ("confidence", "accept")
         )
     elif callable(accepted):
+        check_uncalibrated(given, accepted)
         true = known.class_ids.reshape(-1)
         answers = accepted(given.outputs, from_logits=given.from_logits)
         confidence, accepted, label = (

@@ -43,8 +43,9 @@ class CumulativeDisplay(ModelsDisplay):
         TypeError: If `predictions` are something else.
 
     Attributes:
-        differences: Those of the first model; `models` has those of each.
-        ecce_range: ECCE-R, the height of the curve, 0 included.
+        models, values: Differences and ECCE-R of each model, by its name.
+        differences: Those of the model, if there is one alone.
+        ecce_range: Its ECCE-R, the height of the curve, 0 included.
         ecce_maximum: ECCE-MAD, the largest distance of the curve from 0.
         band: Upper end of the band; the lower one is its negative.
 
@@ -66,6 +67,8 @@ class CumulativeDisplay(ModelsDisplay):
         standard deviations at the origin in place of the band.
     """
 
+    _measure = "ecce_range"
+
     def __init__(
         self,
         predictions: Any,
@@ -74,10 +77,13 @@ class CumulativeDisplay(ModelsDisplay):
         name: str | None = None,
     ):
         super().__init__(predictions, mode, name)
-        self.differences = self._first
-        self.ecce_range = _error(self.differences, "range")
-        self.ecce_maximum = _error(self.differences, "maximum")
-        self.band = BAND * float(self.differences.deviation)
+        first, *others = self.models.values()
+        self.values = {k: _error(x, "range") for k, x in self.models.items()}
+        self.band = BAND * float(first.deviation)
+        if not others:
+            self.differences = first
+            (self.ecce_range,) = self.values.values()
+            self.ecce_maximum = _error(first, "maximum")
 
     def _read(self, given: Any, mode: str) -> CumulativeCurve:
         if isinstance(given, CumulativeCurve):
@@ -94,9 +100,9 @@ class CumulativeDisplay(ModelsDisplay):
 
     def _draw(self, ax: Any) -> None:
         band, several = self.band, len(self.models) > 1
-        draw_band(
-            ax, [0, 1], [-band] * 2, [band] * 2, GREY, "95 % if calibrated"
-        )
+        whose = f"{plain([*self.models][0])} is " if several else ""
+        label = f"95 % if {whose}calibrated"
+        draw_band(ax, [0, 1], [-band] * 2, [band] * 2, GREY, label)
         ax.axhline(0.0, color=GREY, linewidth=1, linestyle="--")
         told = "confidence less correctness"
         if self.mode == "binary":
@@ -104,22 +110,24 @@ class CumulativeDisplay(ModelsDisplay):
         for i, (name, found) in enumerate(self.models.items()):
             label = self._look.label or told
             if several:
-                label = f"{plain(name)} (ECCE-R {_error(found, 'range'):.4f})"
+                label = f"{plain(name)} (ECCE-R {self.values[name]:.4f})"
             ax.plot(
                 np.r_[0.0, found.share],
                 np.r_[0.0, found.difference],
                 label=label,
                 **self._style(i),
             )
-        title = f"ECCE-R {self.ecce_range:.4f}, "
-        title += f"ECCE-MAD {self.ecce_maximum:.4f}"
+        title = told
+        if not several:
+            title = f"ECCE-R {self.ecce_range:.4f}, "
+            title += f"ECCE-MAD {self.ecce_maximum:.4f}"
         ax.set(
             xlim=(0, 1),
             xlabel="share of samples, "
             + ("lowest" if self.mode == "binary" else "least confident")
             + " first",
             ylabel="cumulative difference",
-            title=self._title(told if several else title),
+            title=self._title(title),
         )
         # Two numbers are wider than a small picture.
         ax.title.set_fontsize("medium")

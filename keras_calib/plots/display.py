@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -58,6 +58,17 @@ class Display:
     _panels: tuple[int, ...] = (1,)
     _look = _Look()
     name: str | None = None
+    # A number of each model by its name, and what the number is.
+    values: Mapping[Any, float] = {}
+    _measure = ""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            told = f"`{type(self).__name__}` has no attribute `{name}`"
+            if len(self.__dict__.get("models", ())) > 1:
+                told += " of several models: `models` and `values` have each"
+            raise AttributeError(told)
 
     def plot(
         self,
@@ -169,6 +180,9 @@ class Display:
             for name, x in vars(self).items()
             if not isinstance(x, dict | None) and "_" not in (name[0], name[-1])
         }
+        for name, value in self.values.items():
+            of = f" of {name}" if len(self.values) > 1 else ""
+            told[self._measure + of] = value
         return call_text(type(self).__name__, told)
 
     def _repr_html_(self) -> str | None:
@@ -229,7 +243,8 @@ class ModelsDisplay(Display):
     """Base of displays of one or several models, which have one `mode`.
 
     A subclass has `_read`, which maps what is given of a model to what is
-    drawn of it, in `models` by name.
+    drawn of it, in `models` by name. Those and numbers of one model alone are
+    attributes too: several have no first one.
     """
 
     def __init__(self, predictions: Any, mode: str, name: str | None):
@@ -240,10 +255,6 @@ class ModelsDisplay(Display):
         if len({*modes.values()}) > 1:
             raise value_error("models must have one `mode`", **modes)
         self.name, self.mode = name, next(iter(modes.values()))
-
-    @property
-    def _first(self) -> Any:
-        return next(iter(self.models.values()))
 
     def _read(self, given: Any, mode: str) -> Any:
         raise NotImplementedError

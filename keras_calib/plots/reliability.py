@@ -57,7 +57,8 @@ class _BinnedDisplay(ModelsDisplay):
     ):
         self._num_bins = num_bins
         super().__init__(predictions, mode, name)
-        self.sums = self._first
+        if len(self.models) == 1:
+            (self.sums,) = self.models.values()
 
     def _read(self, given: Any, mode: str) -> BinSums:
         if isinstance(given, BinSums):
@@ -75,7 +76,7 @@ class _BinnedDisplay(ModelsDisplay):
 
     @property
     def accuracy(self) -> float:
-        """Share of correct predictions, of the first model."""
+        """Share of correct predictions."""
         total = self.sums.weight.sum()
         return float(safe_divide(self.sums.correct.sum(), total))
 
@@ -109,8 +110,8 @@ class ReliabilityDisplay(_BinnedDisplay):
         ValueError: If `zoom` is out of range.
 
     Attributes:
-        sums: `BinSums` of the first model; `models` has those of each.
-        values: ECE of each model, by its name; `ece` is that of the first.
+        models, values: `BinSums` and ECE of each model, by its name.
+        sums, ece: Those of the model, if there is one alone.
 
     Example:
 
@@ -126,6 +127,7 @@ class ReliabilityDisplay(_BinnedDisplay):
 
     _size = (4.8, 5.6)
     _panels = (1, 2)
+    _measure = "ece"
 
     def __init__(
         self,
@@ -144,7 +146,8 @@ class ReliabilityDisplay(_BinnedDisplay):
         self.values = {
             k: float(calibration_error(x)) for k, x in self.models.items()
         }
-        self.ece = next(iter(self.values.values()))
+        if len(self.values) == 1:
+            (self.ece,) = self.values.values()
 
     @property
     def _is_overconfident(self) -> bool:
@@ -155,11 +158,19 @@ class ReliabilityDisplay(_BinnedDisplay):
 
     def _draw(self, ax: Any, counts_ax: Any = None) -> None:
         self.counts_ax_, several = counts_ax, len(self.models) > 1
-        title = f"ECE {self.ece:.4f}, {self._rate} {self.accuracy:.4f}"
         if several:
             title = f"{self._rate} by {self._forecast}"
-            self._curves(ax)
+            ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
+            for i, (name, sums) in enumerate(self.models.items()):
+                filled = sums.weight > 0
+                ax.plot(
+                    sums.mean_confidence[filled],
+                    sums.accuracy[filled],
+                    label=f"{plain(name)} (ECE {self.values[name]:.4f})",
+                    **{"marker": "o", "markersize": 4, **self._style(i)},
+                )
         else:
+            title = f"ECE {self.ece:.4f}, {self._rate} {self.accuracy:.4f}"
             self._bars(ax)
         ax.set(
             xlim=(-0.02, 1.02),
@@ -168,11 +179,20 @@ class ReliabilityDisplay(_BinnedDisplay):
             title=self._title(title),
         )
         # Leave the inset the corner that is emptiest.
-        in_its_way = self.zoom is not None and not self._is_overconfident
-        place = "upper left" if in_its_way or several else "lower right"
-        self._legend(ax, place)
-        if self.zoom and not several:
-            self._inset(ax, self.zoom)
+        free = several or (self.zoom and not self._is_overconfident)
+        self._legend(ax, "upper left" if free else "lower right")
+        if (zoom := self.zoom) and not several:
+            place = (0.1, 0.56) if self._is_overconfident else (0.56, 0.09)
+            self.zoom_ax_ = ax.inset_axes((*place, 0.4, 0.4))
+            self._bars(self.zoom_ax_)
+            inside = self.sums.weight > 0
+            inside &= self.sums.mean_confidence >= zoom
+            low = min([zoom, *self.sums.accuracy[inside]])
+            edge = 0.03 * (1.0 - zoom)
+            ends = {"xlim": (zoom - edge, 1.0 + edge)}
+            self.zoom_ax_.set(ylim=(low - edge, 1.0 + edge), **ends)
+            self.zoom_ax_.tick_params(labelsize="x-small")
+            ax.indicate_inset_zoom(self.zoom_ax_, edgecolor=GREY)
         bottom = ax if counts_ax is None else counts_ax
         bottom.set_xlabel(self._forecast)
         if counts_ax is not None:
@@ -198,17 +218,6 @@ class ReliabilityDisplay(_BinnedDisplay):
             ticks = sorted({0, 10 ** (decades // 2), 10**decades})
             counts_ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
             counts_ax.minorticks_off()
-
-    def _curves(self, ax: Any) -> None:
-        ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
-        for i, (name, sums) in enumerate(self.models.items()):
-            filled = sums.weight > 0
-            ax.plot(
-                sums.mean_confidence[filled],
-                sums.accuracy[filled],
-                label=f"{plain(name)} (ECE {self.values[name]:.4f})",
-                **{"marker": "o", "markersize": 4, **self._style(i)},
-            )
 
     def _bars(self, ax: Any) -> None:
         sums, look = self.sums, self._look
@@ -239,20 +248,6 @@ class ReliabilityDisplay(_BinnedDisplay):
                 **style,
             )
 
-    def _inset(self, ax: Any, zoom: float) -> None:
-        place = (0.1, 0.56) if self._is_overconfident else (0.56, 0.09)
-        self.zoom_ax_ = ax.inset_axes((*place, 0.4, 0.4))
-        self._bars(self.zoom_ax_)
-        inside = self.sums.weight > 0
-        inside &= self.sums.mean_confidence >= zoom
-        low = min([zoom, *self.sums.accuracy[inside]])
-        edge = 0.03 * (1.0 - zoom)
-        self.zoom_ax_.set(
-            xlim=(zoom - edge, 1.0 + edge), ylim=(low - edge, 1.0 + edge)
-        )
-        self.zoom_ax_.tick_params(labelsize="x-small")
-        ax.indicate_inset_zoom(self.zoom_ax_, edgecolor=GREY)
-
 
 class ConfidenceDisplay(_BinnedDisplay):
     """Histograms of the confidence of correct and of wrong predictions.
@@ -273,8 +268,9 @@ class ConfidenceDisplay(_BinnedDisplay):
         ValueError: If a metric is of the second of two classes.
 
     Attributes:
-        correct: Weight of the correct predictions of the first model in each
-            bin; `wrong` has that of the wrong ones.
+        models, values: `BinSums` and mean confidence of each, by its name.
+        correct, wrong: Weight of the correct and of the wrong predictions in
+            each bin, if there is one model alone.
 
     Example:
 
@@ -289,6 +285,8 @@ class ConfidenceDisplay(_BinnedDisplay):
         figure 1, https://arxiv.org/abs/1706.04599
     """
 
+    _measure = "mean_confidence"
+
     def __init__(
         self,
         predictions: Any,
@@ -302,11 +300,15 @@ class ConfidenceDisplay(_BinnedDisplay):
             raise value_error(
                 '`predictions` must be of the mode "top_label"', mode=self.mode
             )
-        self.log, sums = log, self.sums
-        self.correct, self.wrong = np.asarray(sums.correct), _wrong_in(sums)
-        self.mean_confidence = float(
-            safe_divide(sums.confidence.sum(), sums.weight.sum())
-        )
+        self.log = log
+        self.values = {
+            k: float(safe_divide(x.confidence.sum(), x.weight.sum()))
+            for k, x in self.models.items()
+        }
+        if len(self.models) == 1:
+            (self.mean_confidence,) = self.values.values()
+            self.correct = np.asarray(self.sums.correct)
+            self.wrong = _wrong_in(self.sums)
 
     def _draw(self, ax: Any) -> None:
         title = "Confidence of correct and wrong"
@@ -388,8 +390,9 @@ class ClasswiseReliabilityDisplay(Display):
         ValueError: If a class does not exist, or names do not fit.
 
     Attributes:
-        errors: Calibration error of each class of the first model, whose mean
-            is `classwise_ece`.
+        models, values: Bins and classwise ECE of each model, by its name.
+        bins, classwise_ece: Those of the model, if there is one alone.
+        errors: Calibration error of each of its classes, whose mean that is.
 
     Example:
 
@@ -403,6 +406,8 @@ class ClasswiseReliabilityDisplay(Display):
         Nixon et al., Measuring Calibration in Deep Learning, CVPR Workshops
         2019, https://arxiv.org/abs/1904.01685
     """
+
+    _measure = "classwise_ece"
 
     def __init__(
         self,
@@ -422,17 +427,20 @@ class ClasswiseReliabilityDisplay(Display):
                     predictions=type(p).__name__,
                 )
         self.name = name
-        self.models = {
-            k: classwise_bins(p, None, num_bins=num_bins)
-            for k, p in given.items()
+        bins = [
+            classwise_bins(p, None, num_bins=num_bins) for p in given.values()
+        ]
+        self.models = dict(zip(given, bins, strict=True))
+        each = [np.abs(x.residual).sum(-1) / x.total for x in bins]
+        self.values = {
+            k: float(x.mean()) for k, x in zip(given, each, strict=True)
         }
-        self.bins = bins = next(iter(self.models.values()))
-        self.errors = np.abs(bins.residual).sum(-1) / bins.total
-        self.classwise_ece = float(self.errors.mean())
-        num_classes = len(self.errors)
+        if len(given) == 1:
+            (self.bins,), (self.errors,) = bins, each
+            (self.classwise_ece,) = self.values.values()
+        num_classes = len(each[0])
         if classes is None:
-            order = np.argsort(-self.errors, kind="stable")
-            classes = order[:max_panels]
+            classes = np.argsort(-each[0], kind="stable")[:max_panels]
         for k in classes:
             check_integer("classes", k)
         self.classes = [int(k) for k in classes]
@@ -467,10 +475,11 @@ class ClasswiseReliabilityDisplay(Display):
         for ax in drawn[-self._grid[1] :]:
             ax.set_xlabel("probability")
             ax.tick_params(labelbottom=True)
-        figure.suptitle(
-            self._title(f"classwise ECE {self.classwise_ece:.4f}"),
-            fontsize="medium",
-        )
+        told = [f"classwise ECE {x:.4f}" for x in self.values.values()]
+        if len(told) > 1:
+            names = map(plain, self.models)
+            told = [f"{k}: {x}" for k, x in zip(names, told, strict=True)]
+        figure.suptitle(self._title("\n".join(told)), fontsize="medium")
         return list(drawn)
 
     def _draw(self, *axes: Any) -> None:
@@ -496,9 +505,8 @@ class ClasswiseReliabilityDisplay(Display):
                     label=plain(name) if several else self._look.label,
                 )
             text = str(k if self.class_names is None else self.class_names[k])
-            ax.set_title(
-                f"{plain(text)}: {self.errors[k]:.4f}", fontsize="small"
-            )
+            told = "" if several else f": {self.errors[k]:.4f}"
+            ax.set_title(plain(text) + told, fontsize="small")
             ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
         if several or self._look.label:
             self._legend(axes[0], "upper left")

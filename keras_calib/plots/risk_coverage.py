@@ -60,6 +60,8 @@ class RiskCoverageDisplay(Display):
         https://www.jmlr.org/papers/v11/el-yaniv10a.html
     """
 
+    _measure = "aurc"
+
     def __init__(
         self,
         predictions: Any,

@@ -1,7 +1,6 @@
 """Display of one segmented image: confidence, errors and reliability."""
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -148,22 +147,28 @@ class SegmentationDisplay(Display):
         title = maps[0].get_title()
         maps[0].set_title(self._title(title))
         self._draw_errors(errors)
-        self._draw_ranks(ranks)
-        self._draw_reliability(bars)
-
-    def _draw_reliability(self, axes: Sequence) -> None:
-        display = copy.copy(self.reliability).plot(axes)
+        show(ranks, self.ignored, _shades(_RIGHT, _IGNORED))
+        # Even the palest shade is darker than both backgrounds.
+        copper = matplotlib_module().colormaps["copper"]
+        shades = _shades(*copper(np.linspace(0.0, 0.75, 256)))
+        shown = show(ranks, self.rank, shades)
+        title = "wrong pixels by rank"
+        if self.wrong.any():
+            title += f": mean {np.nanmean(self.rank):.2f}"
+        ranks.set_title(title)
+        _bar(ranks, shown, "share of pixels that are surer")
+        display = copy.copy(self.reliability).plot(bars)
         display.ax_.set_title(
             f"ECE {display.ece:.4f}, accuracy {display.accuracy:.4f}",
             fontsize="medium",
         )
-        axes[-1].set_xlabel("confidence")
+        bars[-1].set_xlabel("confidence")
         if display.counts_ax_ is not None:
             # The panel of counts is low, so it has few ticks.
             most = max(display.sums.weight.max(), 1.0)
-            axes[-1].set_yticks([0.0, 10.0 ** np.floor(np.log10(most))])
-            axes[-1].set_ylabel("pixels (log)", fontsize="small")
-            axes[0].tick_params(labelbottom=False)
+            bars[-1].set_yticks([0.0, 10.0 ** np.floor(np.log10(most))])
+            bars[-1].set_ylabel("pixels (log)", fontsize="small")
+            bars[0].tick_params(labelbottom=False)
 
     def _draw_errors(self, ax: Any) -> None:
         from matplotlib.patches import Patch
@@ -186,18 +191,6 @@ class SegmentationDisplay(Display):
             handlelength=1.0,
             columnspacing=1.0,
         )
-
-    def _draw_ranks(self, ax: Any) -> None:
-        show(ax, self.ignored, _shades(_RIGHT, _IGNORED))
-        # Even the palest shade is darker than both backgrounds.
-        copper = matplotlib_module().colormaps["copper"]
-        shades = _shades(*copper(np.linspace(0.0, 0.75, 256)))
-        shown = show(ax, self.rank, shades)
-        title = "wrong pixels by rank"
-        if self.wrong.any():
-            title += f": mean {np.nanmean(self.rank):.2f}"
-        ax.set_title(title)
-        _bar(ax, shown, "share of pixels that are surer")
 
 
 def _shades(*colors: Any) -> Any:

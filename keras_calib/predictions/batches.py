@@ -112,7 +112,9 @@ def batches_of(
             y, index = split_index(y)
             index = to_numpy(index).reshape(-1)
             if beside:
-                _check_index(index, start, beside)
+                if not np.array_equal(index, start + np.arange(len(index))):
+                    told = {"index": index[:4].tolist(), "expected": start}
+                    raise _no_order(beside, ", that of their index: ", **told)
                 start += len(index)
             if isinstance(weight, dict):
                 weight = weight["label"]
@@ -156,14 +158,6 @@ def _checked_order(
             told = ", and two passes over the data differ: "
             raise _no_order(beside, told, batch=count - 1)
         yield batch
-
-
-def _check_index(index: np.ndarray, start: int, beside: Sequence[str]) -> None:
-    """Raises ValueError unless numbers of examples ascend from `start`."""
-    if not np.array_equal(index, np.arange(start, start + len(index))):
-        told = ", that of their index: "
-        found = index[:4].tolist()
-        raise _no_order(beside, told, index=found, expected=start)
 
 
 def _no_order(beside: Sequence[str], told: str, **received: Any) -> ValueError:

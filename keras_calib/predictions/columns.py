@@ -171,39 +171,28 @@ class Spool:
 
     def _array(self, name: Hashable) -> np.ndarray:
         path, parts = self._path(name), self._parts[name]
-        rows = sum(shape[0] for _, shape in parts)
+        count = sum(shape[0] for _, shape in parts)
         dtype = np.result_type(*{dtype for dtype, _ in parts})
         longest = np.max([shape[1:] for _, shape in parts], axis=0)
-        whole = (rows, *map(int, longest))
+        whole = (count, *map(int, longest))
         if any((dtype, whole[1:]) != (x, shape[1:]) for x, shape in parts):
-            path = self._padded(path, parts, dtype, whole)
+            # A file of rows of one length.
+            padded = path.with_suffix(".padded")
+            with open(path, "rb") as given, open(padded, "wb") as written:
+                for kind, shape in parts:
+                    rows = np.fromfile(given, kind, int(np.prod(shape)))
+                    pairs = zip(whole[1:], shape[1:], strict=True)
+                    ends = [(0, 0), *((0, most - x) for most, x in pairs)]
+                    rows = np.pad(rows.reshape(shape), ends)
+                    rows.astype(dtype, copy=False).tofile(written)
+            path.unlink()
+            path = padded
         if not np.prod(whole):
             return np.zeros(whole, dtype)
         array = np.memmap(path, dtype, "c", shape=whole)
         # Every view of the array holds its base, which now holds the folder.
         weakref.finalize(array.base, lambda _: None, self)
         return array
-
-    def _padded(
-        self,
-        path: Path,
-        parts: list[tuple[np.dtype, tuple[int, ...]]],
-        dtype: np.dtype,
-        whole: tuple[int, ...],
-    ) -> Path:
-        """A file of rows of one length, from that of rows of several."""
-        padded = path.with_suffix(".padded")
-        with open(path, "rb") as given, open(padded, "wb") as written:
-            for kind, shape in parts:
-                rows = np.fromfile(given, kind, int(np.prod(shape)))
-                ends = [
-                    (0, most - size)
-                    for most, size in zip(whole[1:], shape[1:], strict=True)
-                ]
-                rows = np.pad(rows.reshape(shape), [(0, 0), *ends])
-                rows.astype(dtype, copy=False).tofile(written)
-        path.unlink()
-        return padded
 
 
 class Gathered:

@@ -1,6 +1,6 @@
 """What is told of predictions, and how a model is run for them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypedDict
 
 from keras_calib.backend.errors import type_error, value_error
@@ -118,3 +118,25 @@ def facts_of(from_logits: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
         "kind": "votes" if given.votes else kind,
         "class_names": None if names is None else [*map(str, names)],
     }
+
+
+def fits_within(part: Any) -> Iterator[str]:
+    """Ids of the fits of a part, of its calibrator and so on."""
+    while part is not None:
+        if hasattr(part, "unique_id"):
+            yield f"{part.unique_id}-{part.num_fits}"
+        part = getattr(part, "calibrator", None)
+
+
+def check_uncalibrated(predictions: Any, part: Any) -> None:
+    """Raises ValueError if a calibrator or selector would calibrate again.
+
+    Another calibrator, or another fit, may go on with calibrated predictions.
+    """
+    if {*predictions.calibrated_by} & {*fits_within(part)}:
+        raise value_error(
+            "`Predictions` must be those of the model: this calibrator has "
+            "calibrated them already. Leave `calibrate` out before a selector, "
+            "which applies its calibrator itself",
+            calibrator=getattr(part, "calibrator", None) or part,
+        )

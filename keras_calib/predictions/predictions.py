@@ -254,6 +254,11 @@ class Predictions(GivenTogether):
         return self._facts.get("called", "outputs")
 
     @property
+    def calibrated_by(self) -> tuple[str, ...]:
+        """Ids of the fits that `calibrate` has applied to the outputs."""
+        return self._facts.get("calibrated_by", ())
+
+    @property
     def multi_label(self) -> bool:
         """Whether each output is a label of its own."""
         return self.kind == "labels"
@@ -382,9 +387,8 @@ class Predictions(GivenTogether):
         if self._arrays is None and size is None:
             yield from self._ran()
             return
-        count = len(self)
         size = size or self.rows_of_part()
-        for start in range(0, count, size):
+        for start in range(0, len(self), size):
             yield self[start : start + size]
 
     def collect(self) -> Self:
@@ -428,18 +432,15 @@ class Predictions(GivenTogether):
                 units=count,
             )
         chosen = np.zeros(count, bool)
-        order = generator(seed).permutation(count)
-        chosen[order[:first]] = True
+        chosen[generator(seed).permutation(count)[:first]] = True
         return self[chosen[codes]], self[~chosen[codes]]
 
-    def with_outputs(
-        self, change: Callable[[Self], np.ndarray], *, from_logits: bool
-    ) -> Self:
+    def with_outputs(self, change: Callable, facts: dict[str, Any]) -> Self:
         """The same rows with other outputs, made part by part.
 
         Args:
             change: Outputs of a part of the predictions, as an array.
-            from_logits: Whether they are logits.
+            facts: `from_logits` of them, and what else is new.
         """
         parts = map(change, self.batches(self.rows_of_part()))
         if is_mapped(self.outputs):
@@ -449,8 +450,8 @@ class Predictions(GivenTogether):
             outputs = spool.arrays()["outputs"]
         else:
             outputs = np.concatenate([*parts])
-        facts = {**self._facts, "from_logits": from_logits}
-        return self.of_columns(facts, {**self._columns(), "outputs": outputs})
+        columns = {**self._columns(), "outputs": outputs}
+        return self.of_columns(self._facts | facts, columns)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -509,9 +510,8 @@ class Predictions(GivenTogether):
         # It needs Keras.
         from keras_calib.predictions.collect import in_other_form
 
-        return self.with_outputs(
-            in_other_form, from_logits=not self.from_logits
-        )
+        facts = {"from_logits": not self.from_logits}
+        return self.with_outputs(in_other_form, facts)
 
     def as_event(self) -> Self:
         """A log as outputs `(n, 1)`: the probability that each row is right."""
@@ -575,8 +575,7 @@ class Predictions(GivenTogether):
         run: Any = self.run
         gathered = Gathered()
         for columns in run.batches():
-            lead = columns["outputs"].shape[:-1]
-            gathered.add(columns, lead)
+            gathered.add(columns, columns["outputs"].shape[:-1])
             yield self.part(columns)
         arrays = gathered.columns()
         if "labels" not in arrays:

@@ -140,7 +140,16 @@ class _Reader:
             named = None if array is None else [*map(str, array.reshape(-1))]
         elif CLASS_NAMES in self._file.names:
             for part in self._file.parts(gaps=[CLASS_NAMES]):
-                named = _listed(part[CLASS_NAMES][0])
+                text = part[CLASS_NAMES][0]
+                named = json.loads(text) if text else None
+                if not isinstance(named, list) or not all(
+                    isinstance(x, str) for x in named
+                ):
+                    raise value_error(
+                        f"`{CLASS_NAMES}` must have a list of names, as JSON, "
+                        "in the first row",
+                        value=text[:80],
+                    )
                 break
         if named is not None and told is not None and [*told] != named:
             raise value_error(
@@ -202,10 +211,17 @@ class _Reader:
             # One number in a row of a table is that of the second class.
             outputs = _of_columns(part, roles.outputs, by_row)
             if self._file.is_text:
-                outputs = _narrowed(outputs)
+                # As float32, if this has all of the digits.
+                with np.errstate(over="ignore"):
+                    narrow = outputs.astype("float32")
+                same = (narrow == outputs) | np.isnan(outputs)
+                outputs = narrow if same.all() else outputs
         rows = Rows(labels, outputs, weight, **others)
         self._check_shapes(rows)
-        self._check_weights(weight, start)
+        if weight is not None and roles.sample_weight:
+            good = (weight >= 0) & np.isfinite(weight)
+            rule = "must be finite and >= 0 in every row"
+            self._file.check(roles.sample_weight[0], good, rule, start, weight)
         if not self._is_log and len(labels):
             self._check_values(rows, start)
         return rows
@@ -322,13 +338,6 @@ class _Reader:
                 f"{file} must have arrays of one length", shapes=shapes
             )
 
-    def _check_weights(self, weight: np.ndarray | None, start: int) -> None:
-        if weight is None or not self._roles.sample_weight:
-            return
-        good = (weight >= 0) & np.isfinite(weight)
-        rule, name = "must be finite and >= 0 in every row", self._roles
-        self._file.check(name.sample_weight[0], good, rule, start, weight)
-
     def _check_values(self, rows: Rows, start: int) -> None:
         """Raises for the first row that counts and that the door refuses."""
         try:
@@ -390,14 +399,6 @@ def _of_columns(
     return values[:, None] if by_row and values.ndim == 1 else values
 
 
-def _narrowed(values: np.ndarray) -> np.ndarray:
-    """Numbers of a text as float32, if this has all of their digits."""
-    with np.errstate(over="ignore"):
-        narrow = values.astype("float32")
-    same = (narrow == values) | np.isnan(values)
-    return narrow if same.all() else values
-
-
 def _told(columns: Sequence[str]) -> str:
     """What errors call columns, between backticks."""
     first, last = columns[0], columns[-1]
@@ -414,15 +415,4 @@ def _of_file(error: ValueError, **told: Any) -> ValueError:
     facts = [f"{name}={value!r}" for name, value in told.items()]
     return ValueError(
         f"{text}Received: {', '.join(filter(None, [*facts, received]))}"
-    )
-
-
-def _listed(text: str) -> list[str] | None:
-    """Names of a list of JSON; ValueError for another text."""
-    names = json.loads(text) if text else None
-    if isinstance(names, list) and all(isinstance(x, str) for x in names):
-        return names
-    raise value_error(
-        f"`{CLASS_NAMES}` must have a list of names, as JSON, in the first row",
-        value=text[:80],
     )

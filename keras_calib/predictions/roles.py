@@ -398,7 +398,18 @@ def _class_columns(
         }
         numbered = {int(k): x for k, x in found.items() if k.isdecimal()}
         if numbered:
-            return _in_order(file, numbered, f"{start}{{}}{end}", classes)
+            # Those from 1 on are names of classes.
+            numbers, last = sorted(numbered), len(numbered) - 1
+            if numbers == [*range(1, last + 2)]:
+                classes = classes or [*map(str, numbers)]
+            elif numbers != [*range(last + 1)]:
+                raise value_error(
+                    f"{file} must have `{start}0{end}` to "
+                    f"`{start}{last}{end}`, one for each class; names with "
+                    "commas between them give another order",
+                    columns=list(numbered.values())[:20],
+                )
+            return [numbered[k] for k in numbers], classes
         # "logit" must not take "logits_note": names of classes need a "_".
         if found and (star or start.endswith("_")):
             classes = classes or list(found)
@@ -410,23 +421,3 @@ def _class_columns(
                 )
             return [found[x] for x in classes], classes
     return None
-
-
-def _in_order(
-    file: str,
-    numbered: dict[int, str],
-    form: str,
-    classes: Sequence[str] | None,
-) -> tuple[list[str], Sequence[str] | None]:
-    """Columns by their numbers; those from 1 on are names of classes."""
-    numbers, last = sorted(numbered), len(numbered) - 1
-    if numbers == [*range(1, last + 2)]:
-        classes = classes or [*map(str, numbers)]
-    elif numbers != [*range(last + 1)]:
-        raise value_error(
-            f"{file} must have `{form.format(0)}` to `{form.format(last)}`, "
-            "one for each class; names with commas between them give another "
-            "order",
-            columns=list(numbered.values())[:20],
-        )
-    return [numbered[k] for k in numbers], classes

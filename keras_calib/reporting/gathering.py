@@ -21,6 +21,7 @@ from keras_calib.labels.selector import MultiLabelSelector
 from keras_calib.plots.display import by_model
 from keras_calib.predictions.batches import merged
 from keras_calib.predictions.collect import together
+from keras_calib.predictions.options import check_uncalibrated
 from keras_calib.predictions.outputs import from_logits_of
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.reporting.evaluation import ClassEvaluation, ScoreEvaluation
@@ -95,14 +96,23 @@ def gathered(
     else:
         given, batches = _of_models(models, data, options, fitted)
     first = next(iter(given.values()))
-    if first.multi_label:
-        _check_of_labels(fitted)
+    for what, (kind, such_as) in _OF_LABELS.items():
+        for part in fitted[what].values() if first.multi_label else ():
+            if not isinstance(part, kind | None):
+                raise type_error(
+                    f"`{what}` must be a `{kind.__name__}` for several "
+                    "labels at once: fit `MultiLabel(part)`, such as "
+                    f"`{such_as}`",
+                    **{what: type(part).__name__},
+                )
     reading = _read_alike(given)
     named = (p.class_names for p in given.values() if p.class_names)
     class_names, own = next(named, None), measured(first.kind)
     evaluations: list[Any] = []
     for name in given:
         both = [fitted[x].get(name) for x in ("calibrator", "selector")]
+        for part in both:
+            check_uncalibrated(given[name], part)
         names: Any = class_names
         if first.multi_label:
             known = [getattr(part, "class_names", None) for part in both]
@@ -182,19 +192,6 @@ def _by_model(what: str, parts: Any, names: list[str]) -> dict[str, Any]:
             unknown=unknown,
         )
     return dict(parts)
-
-
-def _check_of_labels(fitted: dict[str, dict[str, Any]]) -> None:
-    """Raises TypeError unless all parts are of several labels at once."""
-    for what, (kind, such_as) in _OF_LABELS.items():
-        for part in fitted[what].values():
-            if not isinstance(part, kind | None):
-                raise type_error(
-                    f"`{what}` must be a `{kind.__name__}` for several "
-                    "labels at once: fit `MultiLabel(part)`, such as "
-                    f"`{such_as}`",
-                    **{what: type(part).__name__},
-                )
 
 
 def _of_predictions(

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.labels.columns import LabelColumns, label_logits, read_columns
+from keras_calib.labels.columns import label_logits, read_columns
 from keras_calib.labels.metric import MultiLabelMetric
 from keras_calib.labels.table import VALUES, LabelTable
 from keras_calib.metrics import CalibrationMetrics
@@ -118,24 +118,15 @@ class LabelEvaluation(Evaluation):
         found = [confidence, places, label, (odds > 0).astype(int)]
         self._keep(score, found, inputs, lead)
         if answers:
-            self._add_selection(answers, columns, weight, complete)
-
-    def _add_selection(
-        self,
-        answers: dict[str, Any],
-        columns: LabelColumns,
-        weight: np.ndarray,
-        complete: np.ndarray,
-    ) -> None:
-        accept, yes = (to_numpy(answers[x]) for x in ("accept", "labels"))
-        wrong = (yes != (columns.labels > 0.5)).astype("float64")
-        if self.selector.by == "example":
-            # The score of an example is of all its labels.
-            weight = weight.max(axis=-1) * complete
-            mean = self.selector.example == "mean"
-            wrong = wrong.mean(axis=-1) if mean else wrong.max(axis=-1)
-            yes = 0.0
-        self._select(accept, wrong, weight, yes)
+            accept, yes = (to_numpy(answers[x]) for x in ("accept", "labels"))
+            wrong = (yes != (columns.labels > 0.5)).astype("float64")
+            if self.selector.by == "example":
+                # The score of an example is of all its labels.
+                weight = weight.max(axis=-1) * complete
+                mean = self.selector.example == "mean"
+                wrong = wrong.mean(axis=-1) if mean else wrong.max(axis=-1)
+                yes = 0.0
+            self._select(accept, wrong, weight, yes)
 
     def _rows(
         self, stages: list[list[dict[str, float]]], missing: np.ndarray

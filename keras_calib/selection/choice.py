@@ -17,6 +17,8 @@ from keras_calib.selection.ladder import Ladder
 
 # Delta of bounds without a guarantee.
 _USUAL_DELTA = 0.05
+# Rows of a table on each side of the chosen one.
+_AROUND = 7
 # What the groups of a choice are.
 _NOUNS = {"labels": "label", "classes": "class"}
 
@@ -36,6 +38,8 @@ class ThresholdTable(Result):
             NaN if weights differ from 1. For costs, by Hoeffding and Bentkus.
         certified: True where the target risk is certified: with probability
             1 - `delta`, all these rows have a true risk of at most the target.
+        chosen: True for the row that was chosen, around which the table is
+            printed.
     """
 
     threshold: np.ndarray
@@ -43,6 +47,19 @@ class ThresholdTable(Result):
     risk: np.ndarray
     upper_bound: np.ndarray
     certified: np.ndarray
+    chosen: np.ndarray
+
+    def _shown(self) -> dict[str, Any]:
+        row, count = int(np.argmax(self.chosen)), len(self.chosen)
+        start = max(min(row - _AROUND, count - 2 * _AROUND - 1), 0)
+        rows = slice(start, start + 2 * _AROUND + 1)
+        columns = {k: x[rows] for k, x in self._columns().items()}
+        columns["threshold"] = told_apart(columns["threshold"])
+        mark = ["<- chosen" * x for x in columns.pop("chosen").tolist()]
+        return {**columns, "": mark}
+
+    def _note(self) -> str:
+        return f"`to_frame` has all {len(self.chosen):,} rows"
 
 
 class Choice(Result):
@@ -162,7 +179,12 @@ class Choice(Result):
                 ladder.loss, ladder.accepted, level=level
             )
         return ThresholdTable(
-            ladder.threshold, ladder.coverage, ladder.risk, bounds, certified
+            ladder.threshold,
+            ladder.coverage,
+            ladder.risk,
+            bounds,
+            certified,
+            chosen=ladder.threshold == np.ravel(self.threshold)[place],
         )
 
     @classmethod
@@ -175,7 +197,8 @@ class Choice(Result):
         return cls(**given)
 
     def __repr__(self) -> str:
-        head = f"Choice: threshold {_told(self.threshold)}"
+        told = told_apart(np.ravel(self.threshold), tables=self.tables)
+        head = f"Choice: threshold {told[0]}"
         if isinstance(self.threshold, tuple):
             good, noun = sum(self.accepts), _NOUNS.get(self.kind, "group")
             plural = f"{noun}es" if noun == "class" else f"{noun}s"
@@ -240,12 +263,15 @@ class Choice(Result):
 
     def _shown(self) -> dict[str, Any]:
         columns = self._columns()
-        if columns:
-            columns["samples"] = [f"{x:,}" for x in self.group_samples]
         reasons = [
             "" if t < np.inf else f"rejects everything: {self._reason(k)}"
             for k, t in enumerate(columns.get("threshold", ()))
         ]
+        if columns:
+            columns["samples"] = [f"{x:,}" for x in self.group_samples]
+        if reasons:
+            told = told_apart(columns["threshold"], tables=self.tables)
+            columns["threshold"] = told
         return {**columns, **({"": reasons} if any(reasons) else {})}
 
     def _reason(self, place: int) -> str:
@@ -259,6 +285,24 @@ class Choice(Result):
         if facts.get("tested") and not facts["tested"][place]:
             return "too few samples for a share of delta"
         return "too many errors for so many samples"
+
+
+def told_apart(
+    values: Any, digits: int = 4, tables: Sequence[tuple] = ()
+) -> list[str]:
+    """Thresholds as texts of few digits, which differ as the thresholds do.
+
+    Those with a ladder in `tables` accept the same data, too.
+    """
+    scores = [getattr(x, "score", None) for x, *_ in tables[: len(values)]]
+    known = [(k, x[::-1]) for k, x in enumerate(scores) if x is not None]
+    for count in range(digits, 18):
+        texts = [f"{x:.{count}g}" for x in values]
+        both = np.stack([values, np.array(texts, float)], axis=-1)
+        same = (x.searchsorted(both[k].astype(x.dtype)) for k, x in known)
+        if len({*texts}) == len({*values}) and not any(map(np.ptp, same)):
+            break
+    return texts
 
 
 def _told(value: Any) -> str:
@@ -408,7 +452,14 @@ def within_reach(
     `certified_at` is as in `choose`, limits lie below `below`, and `where` says
     what data the coverage is of.
     """
-    limits = _two_digits(limit, below)
+    # Numbers of two digits between the two.
+    ends = math.floor(math.log10(limit)) - 1, math.floor(math.log10(below))
+    limits = [
+        value
+        for exponent in range(ends[0], ends[1] + 1)
+        for digits in range(10, 100)
+        if limit < (value := float(f"{digits}e{exponent}")) < below
+    ]
     low, high, place = 0, len(limits), -1
     while low < high:
         middle = (low + high) // 2
@@ -425,18 +476,6 @@ def within_reach(
         f"{ladder.coverage[place]:.3f} {where} (a {what} that these data chose "
         "is guaranteed on other data only)"
     )
-
-
-def _two_digits(least: float, below: float) -> list[float]:
-    """Numbers of two digits between two positive numbers, ascending."""
-    first = math.floor(math.log10(least)) - 1
-    last = math.floor(math.log10(below))
-    return [
-        value
-        for exponent in range(first, last + 1)
-        for digits in range(10, 100)
-        if least < (value := float(f"{digits}e{exponent}")) < below
-    ]
 
 
 def rounded_up(value: float) -> float:

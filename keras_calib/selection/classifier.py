@@ -24,6 +24,7 @@ from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.weights import masked_weight
 from keras_calib.numerics.arrays import as_array, at_least_float32
 from keras_calib.predictions.fitting import FitsOnModel, RowOptions, given_rows
+from keras_calib.predictions.options import check_uncalibrated
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.costs import CostTarget
@@ -275,6 +276,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
                 kind="records",
             )
         given = given_rows(labels, logits, **vars(rows))
+        check_uncalibrated(given, self.calibrator)
         class_axis(given.outputs, -1, "logits")
         shape, ignored = given.outputs.shape[:-1], given.ignore_class
         names = places = None

@@ -136,10 +136,12 @@ def check_units(delta: float | None, shape: tuple, units: Any = None) -> None:
                 units=count,
             )
     if delta is not None and len(shape) != 1:
+        whole = "text" if len(shape) == 2 else "image"
+        parts = "tokens" if len(shape) == 2 else "pixels"
         raise value_error(
-            "`delta` needs independent samples, which the pixels of an "
-            "image are not: reduce to one score and one correctness per "
-            "image and call `choose_threshold`, or leave `delta` out",
+            f"`delta` needs independent samples, which {parts} of one {whole} "
+            f"are not: reduce to one score and one correctness per {whole} "
+            "and call `choose_threshold`, or leave `delta` out",
             delta=delta,
             **{"shape of the class ids": shape},
         )

@@ -323,7 +323,15 @@ class _Aim(NamedTuple):
         power = np.array([(x > 0).mean() for x in own])
         samples = self._crossing(sizes, own, asked)
         if math.isinf(samples[0]):
-            raise self._too_many(float(power[-1]))
+            raise value_error(
+                "`max_samples` labels do not certify any threshold with "
+                "probability `power`: raise it, or ask for "
+                f"`risk={self._advice():g}` or more",
+                risk=self.risk,
+                power=self.power,
+                max_samples=self.max_samples,
+                probability=float(power[-1]),
+            )
         low, high, assurance = samples, samples, power
         if self.of.num_samples:
             coarse = np.array(sorted(self._sizes(_COARSE)))
@@ -439,18 +447,6 @@ class _Aim(NamedTuple):
                 "lowest risk": float(of.risk[best]),
                 "at coverage": float(of.coverage[best]),
             },
-        )
-
-    def _too_many(self, probability: float) -> ValueError:
-        """The error of a risk that takes more than `max_samples` labels."""
-        return value_error(
-            "`max_samples` labels do not certify any threshold with "
-            "probability `power`: raise it, or ask for "
-            f"`risk={self._advice():g}` or more",
-            risk=self.risk,
-            power=self.power,
-            max_samples=self.max_samples,
-            probability=probability,
         )
 
     def _counting(self, fewest: int) -> np.ndarray:

@@ -176,7 +176,17 @@ def control_risks(
     limits, losses = _checked(limits, delta, prefer, losses)
     outcomes = read_outcomes(scores, labels, None, delta)
     found = of_scores(outcomes)
-    ranked = _ranked(losses, outcomes.score)
+    for name, loss in losses.items():
+        if len(loss) != len(outcomes.score):
+            raise value_error(
+                f"`losses[{name!r}]` must have one value per score",
+                scores=outcomes.score.shape,
+                losses=loss.shape,
+            )
+    # Those of what can be accepted, of the surest sample first.
+    order = np.argsort(-outcomes.score, kind="stable")
+    order = order[np.isfinite(outcomes.score[order])]
+    ranked = {name: loss[order] for name, loss in losses.items()}
     tested = _tests(found, limits, ranked, delta)
     valid = np.all([x.certified for x in tested.values()], axis=0)
     if not valid.any():
@@ -241,22 +251,6 @@ def _checked(
         {name: float(value) for name, value in limits.items()},
         {k: bounded_losses(x, f"losses[{k!r}]") for k, x in losses.items()},
     )
-
-
-def _ranked(
-    losses: dict[str, np.ndarray], scores: np.ndarray
-) -> dict[str, np.ndarray]:
-    """The losses of what can be accepted, of the surest sample first."""
-    for name, loss in losses.items():
-        if len(loss) != len(scores):
-            raise value_error(
-                f"`losses[{name!r}]` must have one value per score",
-                scores=scores.shape,
-                losses=loss.shape,
-            )
-    order = np.argsort(-scores, kind="stable")
-    order = order[np.isfinite(scores[order])]
-    return {name: loss[order] for name, loss in losses.items()}
 
 
 def _out_of_reach(

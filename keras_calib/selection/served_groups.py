@@ -84,7 +84,16 @@ def thresholds_of(ids: Any, thresholds: Any, groups: Any, shape: tuple) -> Any:
     or of scores of this shape, with None for what is not known.
     """
     groups = ops.convert_to_tensor(groups)
-    _check_shape(tuple(groups.shape), tuple(shape))
+    fits = len(groups.shape) in (1, len(shape)) and all(
+        None in (one, other) or one == other
+        for one, other in zip(groups.shape, shape, strict=False)
+    )
+    if not fits and shape:
+        raise value_error(
+            "`groups` must have one value per row, shape (batch,), or per "
+            "score",
+            **{"groups.shape": tuple(groups.shape), "score.shape": shape},
+        )
     dtype = keras.backend.standardize_dtype(groups.dtype)
     if "int" not in dtype:
         raise type_error("`groups` must be integers or strings", dtype=dtype)
@@ -112,17 +121,3 @@ def thresholds_of(ids: Any, thresholds: Any, groups: Any, shape: tuple) -> Any:
     for _ in range(len(shape) - len(found.shape)):
         found = ops.expand_dims(found, -1)
     return found
-
-
-def _check_shape(groups: tuple, scores: tuple) -> None:
-    """Raises ValueError unless there is a group for each row or score."""
-    fits = len(groups) in (1, len(scores)) and all(
-        None in (one, other) or one == other
-        for one, other in zip(groups, scores, strict=False)
-    )
-    if not fits and scores:
-        raise value_error(
-            "`groups` must have one value per row, shape (batch,), or per "
-            "score",
-            **{"groups.shape": groups, "score.shape": scores},
-        )

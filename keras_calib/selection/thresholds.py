@@ -155,7 +155,13 @@ class ErrorTarget(NamedTuple):
         """
         present = [k for k, one in enumerate(ladders) if one is not None]
         some = [one for one in ladders if one is not None]
-        found = self._certified_of(some, kind, at_once)
+        if self.promise is None:
+            none = [np.zeros(len(one.threshold), bool) for one in some]
+            found = Certified(none, np.zeros(len(some), bool), 0)
+        elif kind == "groups":
+            found = each(some, *self.promise)
+        else:
+            found = (dependent if at_once else separate)(some, *self.promise)
         masks: list[Any] = [None] * len(ladders)
         places: list[int | None] = [None] * len(ladders)
         for k, ladder, mask in zip(present, some, found.masks, strict=True):
@@ -170,16 +176,6 @@ class ErrorTarget(NamedTuple):
                 facts["tested"] = tuple(k in tested for k in range(len(names)))
         facts = {"kind": kind, "facts": facts, **self.facts()}
         return chosen_each(names, ladders, masks, places, **facts)
-
-    def _certified_of(
-        self, ladders: Sequence[Ladder], kind: str, at_once: bool
-    ) -> Certified:
-        if self.promise is None:
-            masks = [np.zeros(len(one.threshold), bool) for one in ladders]
-            return Certified(masks, np.zeros(len(ladders), bool), 0)
-        if kind == "groups":
-            return each(ladders, *self.promise)
-        return (dependent if at_once else separate)(ladders, *self.promise)
 
     def _best(
         self, ladder: Ladder, certified: np.ndarray, lenient: bool = False

@@ -100,7 +100,9 @@ def test_a_copy_is_confirmed_by_the_data_in_any_order(certified, tmp_path):
     # Without data only the files are checked, and that is said.
     files_only = kc.exporting.check_certificate(copy)
     assert files_only.holds
-    assert any("numbers" in x for x in files_only.not_checked)
+    hashes, numbers = files_only.not_checked
+    assert "Give `scores` with `correct`" in numbers
+    assert "the files, which hold them" in hashes
 
 
 def test_a_file_stands_for_the_data_that_it_holds(certified, tmp_path):
@@ -272,7 +274,8 @@ def test_confidences_stand_for_log_odds_up_to_rounding(certified):
     path, _ = certified
     score, correct = records(path)
     log = as_log(score, correct)
-    assert kc.exporting.check_certificate(path, log).holds
+    found = kc.exporting.check_certificate(path, log)
+    assert found.holds and "give `scores`" in found.not_checked[-1]
     other = as_log(np.minimum(score, 2.0), correct)
     assert not kc.exporting.check_certificate(path, other).holds
 

@@ -259,6 +259,34 @@ def test_a_display_of_a_model_needs_a_sample_that_counts(cls):
         )
 
 
+OF_MODELS = {
+    kc.ReliabilityDisplay: "ece",
+    kc.plots.ConfidenceDisplay: "mean_confidence",
+    kc.plots.CumulativeDisplay: "ecce_range",
+    kc.plots.ClasswiseReliabilityDisplay: "classwise_ece",
+    kc.RiskCoverageDisplay: "aurc",
+}
+
+
+@pytest.mark.parametrize("cls", OF_MODELS)
+def test_numbers_of_several_models_have_their_names(cls):
+    parts = np.array([[0.9, 0.1], [0.3, 0.7], [0.6, 0.4]]), np.eye(2)[[0, 1, 1]]
+    several = {
+        name: kc.Predictions([0, 1, 1], 0.4 + 0.2 * probs)
+        for name, probs in zip(("net", "other"), parts, strict=True)
+    }
+    display, name = cls(several), OF_MODELS[cls]
+    alone = {k: cls(p) for k, p in several.items()}
+    for model, one in alone.items():
+        (value,) = one.values.values()
+        assert display.values[model] == value == getattr(one, name, value)
+        assert f"{name}={value:.4g}" in repr(one)
+        assert f"{name} of {model}={value:.4g}" in repr(display)
+        assert f"{name}=" not in repr(display)
+    with pytest.raises(AttributeError, match="of several|no attribute"):
+        getattr(display, name)
+
+
 def test_zoom_shows_the_bins_from_there_on(goldens):
     display = kc.ReliabilityDisplay(kc.Predictions(*data(goldens)), zoom=0.8)
     display.plot()

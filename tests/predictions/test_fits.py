@@ -1,5 +1,7 @@
 """Whatever is fitted takes `Predictions`, and remembers their kind."""
 
+import pickle
+
 import keras
 import numpy as np
 import pytest
@@ -137,6 +139,57 @@ def test_calibrated_predictions_are_those_of_a_call(given):
     found = of_labels.calibrate(SEVERAL)
     assert found.multi_label
     np.testing.assert_allclose(found.outputs, array(of_labels(LOGITS)))
+
+
+SCALING = kc.TemperatureScaling(temperature=2.0)
+OF_LABELS = kc.MultiLabel(kc.TemperatureScaling())
+CORRECTION = kc.PriorCorrection(
+    [0.4, 0.3, 0.3], [0.3, 0.3, 0.4], calibrator=SCALING
+)
+SELECTOR = kc.SelectiveClassifier(calibrator=SCALING, threshold=1.0)
+# What would apply a calibrator to predictions.
+APPLIED = {
+    "calibrate": (SCALING, lambda p: SCALING.calibrate(p[:9])),
+    "call": (SCALING, lambda p: SELECTOR(p)),
+    "outer": (SCALING, lambda p: CORRECTION.calibrate(p)),
+    "inner": (CORRECTION, lambda p: SCALING.calibrate(p)),
+    "fit": (SCALING, lambda p: SELECTOR.fit(p.as_logits(), coverage=0.5)),
+    "monitor": (
+        SCALING,
+        lambda p: kc.Monitor(risk=0.1).update(p.split(0.5)[1], SELECTOR),
+    ),
+    "report": (SCALING, lambda p: kc.report(p, selector=SELECTOR)),
+    "labels": (
+        OF_LABELS,
+        lambda p: kc.labels.MultiLabelSelector(calibrator=OF_LABELS).fit(
+            p, risk=0.1
+        ),
+    ),
+}
+
+
+@portable
+@pytest.mark.parametrize("name", APPLIED)
+def test_no_fit_calibrates_twice(name):
+    calibrator, apply = APPLIED[name]
+    given = GIVEN
+    if name == "labels":
+        given, calibrator = SEVERAL, calibrator.fit(SEVERAL)
+    calibrated = pickle.loads(pickle.dumps(calibrator.calibrate(given)))
+    with pytest.raises(ValueError, match="has calibrated them already"):
+        apply(calibrated)
+
+
+def test_another_fit_may_calibrate_what_is_calibrated():
+    calibrated = SCALING.calibrate(LOG)
+    other = kc.AffineScaling().fit(calibrated)
+    assert other.calibrate(calibrated).kind == "records"
+    again = kc.TemperatureScaling().fit(GIVEN)
+    calibrated = again.calibrate(GIVEN)
+    again.fit(calibrated).calibrate(calibrated)
+    fresh = kc.SelectiveClassifier(calibrator=kc.TemperatureScaling())
+    fresh.fit(calibrated, tune_fraction=0.5, coverage=0.5)
+    kc.Monitor(risk=0.5).update(calibrated, fresh)
 
 
 def test_a_batch_at_a_time_gives_the_same():

@@ -326,7 +326,9 @@ def test_both_parts_have_units(fraction):
 
 def test_other_outputs_are_made_part_by_part():
     p = Predictions.of_model(model_of(), (INPUTS, LABELS), verbose=0)
-    doubled = p.with_outputs(lambda part: part.outputs * 2, from_logits=True)
+    doubled = p.with_outputs(
+        lambda part: part.outputs * 2, {"from_logits": True}
+    )
     assert isinstance(doubled.outputs, np.memmap)
     np.testing.assert_array_equal(doubled.outputs, p.outputs * 2)
     held = doubled.collect()

@@ -82,7 +82,7 @@ EXCEPTIONS = {
         "tempfile.TemporaryFile()": "catches what libraries print",
     },
     "reporting/commands/watched_logs.py": {
-        "display.save(path)": "`Display.save`, by `replacing`",
+        "display.save(out)": "`Display.save`, by `replacing`",
         "monitor.save(given.state)": "`Monitor.save`, by `replacing`",
     },
 }

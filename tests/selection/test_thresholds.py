@@ -127,6 +127,16 @@ def test_bad_data_are_refused():
 
 
 @pytest.mark.parametrize(
+    ("shape", "parts"),
+    [((5, 2), "tokens of one text"), ((5, 2, 2), "pixels of one image")],
+)
+def test_what_is_no_sample_is_called_as_what_it_is(shape, parts):
+    scores = np.ones(shape)
+    with pytest.raises(ValueError, match=parts):
+        kc.choose_threshold(scores, scores, risk=0.1, delta=0.1)
+
+
+@pytest.mark.parametrize(
     ("weight", "message"),
     [
         ([-1.0, 1.0, 1.0], "finite and >= 0"),
@@ -236,6 +246,38 @@ def test_the_table_marks_what_is_certified():
     weight = 1.0 + np.arange(3000) % 2
     selector.fit(labels, logits, risk=0.03, sample_weight=weight)
     assert np.isnan(selector.chosen.table().upper_bound).all()
+
+
+def test_the_table_is_printed_around_the_chosen_row():
+    confidence = np.linspace(0.5, 1.0, 400)
+    chosen = kc.choose_threshold(confidence, confidence > 0.7, risk=0.1)
+    table = chosen.table()
+    (row,) = np.flatnonzero(table.chosen)
+    assert table.threshold[row] == chosen.threshold
+    (line,) = (x for x in str(table).split("\n") if x.endswith("chosen"))
+    assert line.split()[1] == f"{chosen.coverage:.4g}"
+    for count in (1, 20):
+        few = kc.choose_threshold(confidence[-count:], [1] * count, risk=0.1)
+        assert str(few.table()).count("False") == min(count, 15)
+        assert str(few.table()).count("chosen") == 1
+
+
+@pytest.mark.parametrize("near", [1.0, 0.0])
+def test_printed_thresholds_accept_what_they_are_for(near):
+    rng = np.random.default_rng(0)
+    scores = np.abs(near - 10.0 ** rng.uniform(-9, -6, 300))
+    groups = np.arange(300) % 3
+    chosen = kc.choose_threshold(
+        scores, scores > 0, groups=groups, coverage=0.5
+    )
+    alone = kc.choose_threshold(scores, scores > 0, coverage=0.5)
+    (told,) = re.findall("threshold ([^,]*),", repr(alone))
+    assert (scores >= float(told)).mean() == alone.coverage
+    told = [float(x.split()[2]) for x in repr(chosen).split("\n")[-3:]]
+    assert len({*told}) == 3
+    for k, threshold in enumerate(told):
+        share = (scores[groups == k] >= threshold).mean()
+        assert share == chosen.group_coverage[k]
 
 
 def test_a_choice_says_that_its_threshold_is_in_log_odds():

@@ -155,7 +155,9 @@ class AnswerLog:
         if "time" in read:
             self._check_times(read["time"], start)
         if "ids" in read:
-            read["ids"] = self._ids(read["ids"], start)
+            ids = read["ids"] = np.array([*map(plain, read["ids"])], object)
+            rule = "must have a value in every row"
+            self._file.check(self._columns["ids"], ids != "", rule, start, ids)
         read["correct"] = self._correct(read, start)
         return self._accepted(read, start)
 
@@ -191,12 +193,6 @@ class AnswerLog:
         name, rule = self._columns[role], "must not be NaN"
         self._file.check(name, ~np.isnan(values), rule, start, values)
 
-    def _ids(self, values: np.ndarray, start: int) -> np.ndarray:
-        ids = np.array([*map(plain, values)], object)
-        name, rule = self._columns["ids"], "must have a value in every row"
-        self._file.check(name, ids != "", rule, start, ids)
-        return ids
-
     def _check_times(self, texts: np.ndarray, start: int) -> None:
         for i, text in enumerate(texts):
             row, now, rule = start + i, time_of(str(text)), None
@@ -211,6 +207,12 @@ class AnswerLog:
                 name = self._columns["time"]
                 raise self._file.bad_value(name, rule, row, value=str(text))
             self.last = row, now
+
+
+def is_log(path: str, columns: dict[str, Any]) -> bool:
+    """Whether a file has confidences, not outputs of all classes."""
+    names = Table(path, columns["separator"], columns["decimal"] or ".").names
+    return bool(columns["confidence"]) or "confidence" in names
 
 
 def labelled_answers(
@@ -229,7 +231,7 @@ def labelled_answers(
     names = Table(path, columns["separator"], columns["decimal"] or ".").names
     by_score = "score" in names and not columns["confidence"]
     if of_confidence or not (columns["score"] or by_score):
-        found = _confidences(path, columns, progress, names)
+        found = _confidences(path, columns, progress)
     else:
         found = _scores(path, columns, progress)
     correct = found["correct"]
@@ -239,7 +241,18 @@ def labelled_answers(
     if not here.any():
         raise value_error("the log must have labels", rows=len(correct))
     if "ids" in found:
-        _check_once(found["ids"])
+        ids, first, times = np.unique(
+            found["ids"], return_index=True, return_counts=True
+        )
+        if len(ids) < len(found["ids"]):
+            place = np.argmax(times > 1)
+            raise value_error(
+                "every `id` must be there once, as the guarantee is for "
+                "answers that are independent; `ids=` gives another column",
+                row=int(first[place]) + 1,
+                id=str(ids[place]),
+                times=int(times[place]),
+            )
     found = {name: x[here] for name, x in found.items()}
     if columns.get("risk"):
         check_independent(correct.shape, found.get("units"))
@@ -278,10 +291,10 @@ def _scores(
 
 
 def _confidences(
-    path: str, columns: dict[str, Any], progress: Progress, names: list[str]
+    path: str, columns: dict[str, Any], progress: Progress
 ) -> dict[str, np.ndarray]:
     """Columns of predictions; correctness is NaN where a row counts nowhere."""
-    if not (columns["confidence"] or "confidence" in names):
+    if not is_log(path, columns):
         load_keras(progress)
     group = columns["groups"]
     options = {x: columns.get(x) for x in FileOptions.__annotations__}
@@ -312,23 +325,9 @@ def check_independent(shape: tuple[int, ...], units: Any) -> None:
     repeated = units is not None and len(np.unique(units)) < len(units)
     if len(shape) > 1 or repeated:
         raise value_error(
-            "a guarantee needs one prediction for each sample: pixels of an "
-            "image, or rows of one unit, are not independent. Take one row of "
-            "each unit",
+            "a guarantee needs one prediction for each sample: tokens of a "
+            "text, pixels of an image, or rows of one unit, are not "
+            "independent. Take one row of each unit",
             shape=shape,
             units=None if units is None else len(np.unique(units)),
-        )
-
-
-def _check_once(ids: np.ndarray) -> None:
-    """Raises ValueError for an id that two rows have."""
-    names, first, counts = np.unique(ids, return_index=True, return_counts=True)
-    if len(names) < len(ids):
-        place = np.argmax(counts > 1)
-        raise value_error(
-            "every `id` must be there once, as the guarantee is for answers "
-            "that are independent; `ids=` gives another column",
-            row=int(first[place]) + 1,
-            id=str(names[place]),
-            times=int(counts[place]),
         )

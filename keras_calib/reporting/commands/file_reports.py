@@ -4,7 +4,6 @@ import datetime
 import functools
 import itertools
 from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,11 @@ def report_of_files(
     models = dict(itertools.islice(files.items(), len(given.predictions)))
     _check_alike("from_logits", models)
     held_out = {k: p for k, p in files.items() if k not in models}
-    first, names = next(iter(models.values())), _names(given.predictions)
+    first = next(iter(models.values()))
+    # Those of the files, or paths where these repeat.
+    stems = [Path(text).stem for text in given.predictions]
+    pairs = zip(given.predictions, stems, strict=True)
+    names = [text if stems.count(x) > 1 else x for text, x in pairs]
     for flag, p in models.items():
         if not np.array_equal(first.ids, p.ids):  # type: ignore[arg-type]  # None is equal to None
             raise ValueError(
@@ -101,7 +104,18 @@ def report_of_files(
         check_apart(apart)
         check_ids_apart({flag: p.ids for flag, p in apart.items()})
     calibrator, selector = _fitted(held_out, given, progress)
-    notes = _file_notes(paths, names, held_out)
+    # What the page says of the files: names without folders, and dates. Of
+    # held-out data it has no other place to say how many they are.
+    notes, named = {}, iter(names)
+    for flag, text in paths:
+        what, said = _FILE_NOTES[flag], [Path(text).name]
+        if flag == "--predictions" and len(names) > 1:
+            what += f" of {next(named)}"
+        if (p := held_out.get(f"{flag}={text}")) is not None:
+            said.append(f"{len(p):,} samples")
+        changed = datetime.datetime.fromtimestamp(path_of(text).stat().st_mtime)
+        said.append(f"last changed {changed.isoformat(' ', 'minutes')}")
+        notes[what] = ", ".join(said)
     if isinstance(calibrator, ConfidenceCalibrator):
         notes["Calibrator"] = told_calibrator(calibrator.facts)
     progress.say("Measuring and drawing the page ...")
@@ -197,34 +211,3 @@ def _calibrator(
     if kind == "choose":
         return choose_calibrator(p)
     return TemperatureScaling().fit(p)
-
-
-def _names(paths: Sequence[str]) -> list[str]:
-    """Names of the models: those of the files, or paths where these repeat."""
-    stems = [Path(text).stem for text in paths]
-    return [
-        text if stems.count(stem) > 1 else stem
-        for text, stem in zip(paths, stems, strict=True)
-    ]
-
-
-def _file_notes(
-    paths: list[tuple[str, str]],
-    names: list[str],
-    held_out: dict[str, Predictions],
-) -> dict[str, str]:
-    """What the page says of the files: names without folders, and dates.
-
-    Of `held_out` data the page has no other place to say how many they are.
-    """
-    notes, models = {}, iter(names)
-    for flag, text in paths:
-        what, said = _FILE_NOTES[flag], [Path(text).name]
-        if flag == "--predictions" and len(names) > 1:
-            what += f" of {next(models)}"
-        if (p := held_out.get(f"{flag}={text}")) is not None:
-            said.append(f"{len(p):,} samples")
-        changed = datetime.datetime.fromtimestamp(path_of(text).stat().st_mtime)
-        said.append(f"last changed {changed.isoformat(' ', 'minutes')}")
-        notes[what] = ", ".join(said)
-    return notes

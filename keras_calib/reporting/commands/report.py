@@ -204,7 +204,15 @@ def _check(given: argparse.Namespace) -> None:
         )
     given.class_names = _class_names(given.class_names)
     given.groups = given.groups.split(",") if given.groups else []
-    given.notes = _notes(given.notes)
+    if given.notes is not None:
+        pairs = [text.partition("=") for text in given.notes]
+        notes = {name.strip(): note.strip() for name, _, note in pairs}
+        if len(notes) < len(pairs) or "" in {*notes, *notes.values()}:
+            raise value_error(
+                "--notes must be NAME=TEXT, each name once",
+                **{"--notes": given.notes[:20]},
+            )
+        given.notes = notes
 
 
 def _run(given: argparse.Namespace, progress: Progress) -> Found | None:
@@ -255,19 +263,6 @@ def _class_names(text: str | None) -> list[str] | None:
             names=names[:20],
         )
     return names
-
-
-def _notes(texts: list[str] | None) -> dict[str, str] | None:
-    if texts is None:
-        return None
-    pairs = [text.partition("=") for text in texts]
-    notes = {name.strip(): note.strip() for name, _, note in pairs}
-    if len(notes) < len(texts) or "" in {*notes, *notes.values()}:
-        raise value_error(
-            "--notes must be NAME=TEXT, each name once",
-            **{"--notes": texts[:20]},
-        )
-    return notes
 
 
 COMMAND = Command(

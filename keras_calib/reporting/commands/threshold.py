@@ -43,7 +43,9 @@ them; the confidence is the largest probability. Files are .npz, .csv, .tsv,
 With --calibration, answers of a second log first fit a calibrator of the
 confidence c: log(q / (1 - q)) = slope * log(c / (1 - c)) + intercept (affine),
 the same with an intercept of 0 (temperature), or a log(c) - b log(1 - c) + c0
-(beta). The threshold is then for q.
+(beta). The threshold is then for q. Of several classes it maps the largest
+probability alone: a temperature of all their logits, as `report` and
+TemperatureScaling in Python fit it, is another one.
 
 In Python, keras_calib.exporting.load_threshold(FILE) makes a function of the
 file of --out. It calibrates confidences and says which answers to accept.
@@ -122,7 +124,10 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
         told_calibrator,
     )
     from keras_calib.exporting.statement import write_statement
-    from keras_calib.reporting.commands.answer_log import labelled_answers
+    from keras_calib.reporting.commands.answer_log import (
+        is_log,
+        labelled_answers,
+    )
     from keras_calib.reporting.commands.repeated_samples import check_ids_apart
     from keras_calib.selection.ladder import counted
     from keras_calib.selection.thresholds import ErrorTarget
@@ -145,6 +150,11 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
             facts = calibrator_facts(other.score, other.correct, kind)
             score = calibrated_confidence(facts, score)
         lines.append(told_calibrator(facts))
+        if not is_log(given.calibration, vars(given)):
+            lines.append(
+                "It maps the largest probability alone: a temperature of the "
+                "logits of all classes is another one."
+            )
     progress.say("Choosing the threshold ...")
     delta = None if given.risk is None else given.delta
     with blamed(f"--log={given.log}"):
@@ -165,10 +175,13 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
 
 
 def _told(chosen: Any, what: str) -> list[str]:
+    from keras_calib.selection.choice import told_apart
+
     if isinstance(chosen.threshold, tuple):
         text = str(chosen).removeprefix("Choice: ")
         return [f"Thresholds for the {what}:", text]
-    least = f"a {what} of at least {chosen.threshold:.9g}"
+    (told,) = told_apart([chosen.threshold], 9, chosen.tables)
+    least = f"a {what} of at least {told}"
     if chosen.threshold == -math.inf:
         least = "every answer"
     lines = [

@@ -1,6 +1,7 @@
 """What `keras-calib monitor` does: from logs to alarms."""
 
 import html
+import warnings
 from argparse import Namespace
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error, warn
 from keras_calib.backend.files import path_of, replacing
 from keras_calib.backend.locks import PathLock
-from keras_calib.exporting.answer_threshold import load_threshold
+from keras_calib.exporting.answer_threshold import load_threshold, promised
 from keras_calib.exporting.statement import read_statement
 from keras_calib.inputs.checks import check_in
 from keras_calib.monitoring import Monitor
@@ -22,7 +23,6 @@ from keras_calib.reporting.commands.terminal import (
     blamed,
     of_arguments,
 )
-from keras_calib.selection import Choice
 
 _WAITING = 100_000
 _PAGE = """\
@@ -66,21 +66,41 @@ def watch_logs(given: Namespace, progress: Progress) -> Found:
                 if is_old and "ids" in log.has:
                     _check_new(log, monitor, progress)
                 log.last = last
-                _add(log, monitor, progress)
+                for part in log.watched(progress):
+                    watched = monitor.tolerance is not None
+                    confidence = part["confidence"] if watched else None
+                    answers = confidence, part["accepted"], part["correct"]
+                    monitor.update(*answers, ids=part.get("ids"))
                 last = log.last
         for path in given.late_labels:
             # A log may call its columns otherwise: there they need not be.
             names = "ids", "correct", "separator", "decimal"
             own = {k: columns[k] for k in names}
             with blamed(f"--late-labels={path}"):
-                log = AnswerLog(path, own)
-                left = _add_labels(log, given.unknown, monitor, progress)
+                log, left = AnswerLog(path, own), 0
+                if log.is_empty:
+                    continue
+                log.require(("ids",))
+                log.require_labels()
+                for part in log.watched(progress):
+                    here = ~np.isnan(part["correct"])
+                    known = part["ids"][here], part["correct"][here]
+                    left += monitor.update_labels(*known, unknown=given.unknown)
             if left:
                 lines.append(f"{left:,} labels of {path} were left out.")
         text = "\n".join([*_told(monitor), *lines])
         if given.out:
             progress.say("Drawing ...")
-            _draw(monitor, text, Path(given.out))
+            from keras_calib.plots import MonitorDisplay
+
+            display, out = MonitorDisplay(monitor), Path(given.out)
+            if out.suffix.lower() == ".html":
+                svg = display.to_svg()
+                page = {"picture": svg[svg.index("<svg") :]}
+                with replacing(out, text=True) as file:
+                    file.write(_PAGE.format(**page, text=html.escape(text)))
+            else:
+                display.save(out)
         # Last, as a run that fails must leave the state as it was.
         if given.state:
             monitor.save(given.state)
@@ -104,18 +124,17 @@ def _monitor(given: Namespace, threshold: Any) -> Monitor:
     arguments = {k: x for k, x in arguments.items() if x is not None}
     if given.tolerance == "none":
         arguments["tolerance"] = None
+    selector = None
+    if given.selector:
+        with blamed(f"--selector={given.selector}"):
+            selector = _selector(given.selector)
+    elif getattr(threshold, "facts", {"kind": "given"})["kind"] != "given":
+        with blamed(f"--threshold={given.threshold}"):
+            selector = threshold.chosen
     if not given.state or not path_of(given.state).exists():
         if not given.log:
             raise ValueError(f"--state={given.state}: there is no such file")
-        arguments.setdefault("max_waiting", _WAITING)
-        selector, facts = None, getattr(threshold, "facts", {"kind": "given"})
-        if given.selector:
-            with blamed(f"--selector={given.selector}"):
-                selector = _selector(given.selector)
-        elif facts["kind"] != "given":
-            with blamed(f"--threshold={given.threshold}"):
-                selector = _promised(facts)
-        return Monitor(selector, **arguments)
+        return Monitor(selector, **{"max_waiting": _WAITING, **arguments})
     with blamed(f"--state={given.state}"):
         monitor = Monitor.load(given.state)
     for name, value in arguments.items():
@@ -126,15 +145,25 @@ def _monitor(given: Namespace, threshold: Any) -> Monitor:
                     "begin another state",
                     **{name: value, "state": found},
                 )
-    if given.selector:
-        warn("--selector is not read: --state has its risk and coverage")
+    if selector is not None:
+        with warnings.catch_warnings():
+            # It was told as the state began.
+            warnings.simplefilter("ignore")
+            known = {"delta": monitor.delta, "tolerance": monitor.tolerance}
+            new = Monitor(selector, **{**known, **arguments})
+        if (new.risk, new.coverage) != (monitor.risk, monitor.coverage):
+            source = "--selector" if given.selector else "--threshold"
+            warn(
+                f"{source} has another risk or coverage than --state, which "
+                "goes on with its own: begin another state to change them"
+            )
     return monitor
 
 
 def _selector(path: str) -> Any:
     """What a file says of a threshold."""
     if Path(path).suffix.lower() == ".json":
-        return _promised(read_statement(Path(path), check=True))
+        return promised(read_statement(Path(path), check=True))
     from keras.saving import load_model
 
     from keras_calib.backend.keras_internals import nested_layers
@@ -151,31 +180,6 @@ def _selector(path: str) -> Any:
     )
 
 
-def _promised(facts: dict[str, Any]) -> Choice:
-    """The threshold of a certificate or of `keras-calib threshold`."""
-    selection, guarantee = facts["selection"], facts["guarantee"]
-    if selection.get("groups") is not None:
-        raise value_error(
-            "The file must have one threshold, not one for each group: watch "
-            "each group by itself, with --risk and --coverage",
-            groups=[one["group"] for one in selection["groups"]][:20],
-        )
-    if facts["kind"] not in ("errors", "coverage"):
-        raise value_error(
-            "the certificate must be of one threshold that limits the share "
-            "of errors: give --risk and --coverage",
-            kind=facts["kind"],
-        )
-    return Choice(
-        threshold=float(selection["threshold"]),
-        coverage=float(selection["coverage"]),
-        risk=float(selection["risk"]),
-        num_samples=selection["num_samples"],
-        limit=guarantee.get("certified_risk"),
-        delta=guarantee.get("delta"),
-    )
-
-
 def _check_log(log: AnswerLog, given: Namespace, monitor: Monitor) -> None:
     if monitor.tolerance is not None and "confidence" not in log.has:
         raise value_error(
@@ -186,7 +190,8 @@ def _check_log(log: AnswerLog, given: Namespace, monitor: Monitor) -> None:
     if given.threshold is None and "accepted" not in log.has:
         raise value_error(
             f"{log.path.name} must have a column `accepted`; --accepted gives "
-            "another name, and --threshold the least score to accept",
+            "another name, and --threshold the least score to accept, or the "
+            "file of `threshold`",
             columns=log.names,
         )
     if "accepted" not in log.has:
@@ -217,30 +222,6 @@ def _check_new(log: AnswerLog, monitor: Monitor, progress: Progress) -> None:
                 "the log has answers that are in --state already: give each "
                 f"log once. {error}"
             ) from error
-
-
-def _add(log: AnswerLog, monitor: Monitor, progress: Progress) -> None:
-    for part in log.watched(progress):
-        watched = monitor.tolerance is not None
-        confidence = part["confidence"] if watched else None
-        answers = confidence, part["accepted"], part["correct"]
-        monitor.update(*answers, ids=part.get("ids"))
-
-
-def _add_labels(
-    log: AnswerLog, unknown: str, monitor: Monitor, progress: Progress
-) -> int:
-    """Adds labels; returns how many were left out."""
-    if log.is_empty:
-        return 0
-    log.require(("ids",))
-    log.require_labels()
-    left = 0
-    for part in log.watched(progress):
-        here = ~np.isnan(part["correct"])
-        labels = part["ids"][here], part["correct"][here]
-        left += monitor.update_labels(*labels, unknown=unknown)
-    return left
 
 
 def _told(monitor: Monitor) -> list[str]:
@@ -281,16 +262,3 @@ def _told(monitor: Monitor) -> list[str]:
 
 def _share(part: float, whole: float) -> str:
     return f" ({100.0 * part / whole:.2f} %)" if whole else ""
-
-
-def _draw(monitor: Monitor, text: str, path: Path) -> None:
-    from keras_calib.plots import MonitorDisplay
-
-    display = MonitorDisplay(monitor)
-    if path.suffix.lower() != ".html":
-        display.save(path)
-        return
-    picture = display.to_svg()
-    picture = picture[picture.index("<svg") :]
-    with replacing(path, text=True) as file:
-        file.write(_PAGE.format(picture=picture, text=html.escape(text)))

@@ -269,6 +269,16 @@ def test_the_file_of_a_threshold_says_what_to_watch(tmp_path, capsys):
     assert code == 0 and found.risk == 0.05
     coverage = facts["selection"]["coverage"]
     assert found.coverage[0] < coverage < found.coverage[1]
+    same = Monitor(kc.exporting.load_threshold(rule), max_waiting=100_000)
+    assert same.coverage == found.coverage and same.risk == found.risk
+    with pytest.raises(TypeError, match="`exporting.load_threshold"):
+        Monitor(str(rule))
+    # Each run may name it again; another one is not what is watched.
+    given_again = f"--state={state}", "--restart", f"--selector={rule}"
+    assert "warning" not in said(capsys, *given_again)[1]
+    other = str(log), "--risk=0.06", f"--out={rule}", "--quiet"
+    assert main(["threshold", *other]) == 0
+    assert "--selector has another risk" in said(capsys, *given_again)[1]
     # What is told counts more, and the state knows both.
     state.unlink()
     assert said(capsys, *given, "--risk=0.2")[0] == 0

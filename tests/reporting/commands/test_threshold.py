@@ -222,6 +222,19 @@ def test_predictions_of_all_classes_are_a_log_of_their_confidence(
     assert run(path, "--risk=0.4", "--units=patient") == 1
     assert "rows of one unit, are not independent" in capsys.readouterr().err
     assert run(path, "--coverage=0.5", "--units=patient") == 0
+    capsys.readouterr()
+    other = path.with_name("other.csv")
+    other.write_text(path.read_text())
+    assert run(path, f"--calibration={other}", "--coverage=0.5") == 0
+    assert "maps the largest probability alone" in capsys.readouterr().out
+
+
+def test_the_printed_threshold_accepts_the_same_answers(tmp_path, capsys):
+    confidence = 1.0 - np.arange(1, 41) * 1e-11
+    log = write(tmp_path / "log.csv", confidence.tolist(), [1] * 40)
+    assert run(f"--log={log}", "--coverage=0.5") == 0
+    told = capsys.readouterr().out.split("at least ")[1].split(":")[0]
+    assert (confidence >= float(told)).mean() == 0.5
 
 
 def test_every_answer_may_be_accepted(tmp_path, capsys):
