@@ -62,24 +62,24 @@ class CalibrationLogger(keras.callbacks.Callback):
     """Logs calibration on a data set after each epoch, in `logs`.
 
     Use it to watch calibration while a model trains, or to stop by it, as with
-    `EarlyStopping("cal_ece")`. Later callbacks see its values like `val_loss`,
-    and it sets their `mode` if that is `"auto"`.
+    `EarlyStopping("cal_nll", patience=5)`. Later callbacks see its values like
+    `val_loss`, and it sets their `mode` if that is `"auto"`.
     `"cal_refinement_nll"` does not choose an early epoch because it is
     underconfident. The logger does not affect training.
 
-    Two more values leave out samples of weight 0 and count others alike.
-    `inactive_share` is the share of labels on which the loss equals cross
-    entropy. `prediction_flips` is the share of samples of `data` whose
-    predicted class has changed since the last logged epoch; the ACLS paper
-    counts training samples that one step changes. Samples are matched by
-    their index, or without one by their place; if these change, the share is
-    NaN, with a warning.
+    Two more values, whatever `metrics` are, leave out samples of weight 0 and
+    count others alike. `inactive_share` is the share of labels on which the
+    loss equals cross entropy. `prediction_flips` is the share of samples of
+    `data` whose predicted class has changed since the last logged epoch; the
+    ACLS paper counts training samples that one step changes. Samples are
+    matched by their index, or without one by their place; if these change,
+    the share is NaN, with a warning.
 
     A `ResumableBackup` with the logger among its `callbacks` lets the first
     epoch after a crash count flips too. The first batch is measured before
-    training begins, to find errors early.
-    If the model predicts NaN, the values are NaN, with a warning. Later
-    failures to draw or write are warnings.
+    training begins, to find errors early. If the model predicts NaN, the
+    values are NaN, with a warning. Later failures to draw or write are
+    warnings.
 
     Args:
         data: Arrays `(x, y)` or `(x, y, sample_weight)`, or a data set of

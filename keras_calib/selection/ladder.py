@@ -129,17 +129,18 @@ def check_units(delta: float | None, shape: tuple, units: Any = None) -> None:
         if count < len(units):
             raise value_error(
                 "`delta` needs independent samples, which those of one unit "
-                "are not: take one row of each unit, such as `p[rows]`, or "
-                "leave `delta` out",
+                "are not: draw one row of each unit at random, as the guide "
+                "of `Predictions` shows, or leave `delta` out",
                 delta=delta,
                 rows=len(units),
                 units=count,
             )
     if delta is not None and len(shape) != 1:
         raise value_error(
-            "`delta` needs independent samples, which the pixels of an "
-            "image are not: reduce to one score and one correctness per "
-            "image and call `choose_threshold`, or leave `delta` out",
+            "`delta` needs independent samples, which pixels of an image or "
+            "tokens of a text are not: call `choose_threshold` with one score "
+            "and one correctness of each, or draw one of its pixels or tokens, "
+            "as the guide of `Predictions` shows, or leave `delta` out",
             delta=delta,
             **{"shape of the class ids": shape},
         )

@@ -313,8 +313,8 @@ def check_independent(shape: tuple[int, ...], units: Any) -> None:
     if len(shape) > 1 or repeated:
         raise value_error(
             "a guarantee needs one prediction for each sample: pixels of an "
-            "image, or rows of one unit, are not independent. Take one row of "
-            "each unit",
+            "image, or rows of one unit, are not independent. Draw one row of "
+            "each unit at random",
             shape=shape,
             units=None if units is None else len(np.unique(units)),
         )
