@@ -111,11 +111,10 @@ def ids_of_names(labels: Any, names: list[str] | None) -> np.ndarray:
     ]
     places = {name: k for k, name in enumerate(names or [])}
     if unknown := [x for x in dict.fromkeys(texts) if x not in places]:
-        raise value_error(
-            "`labels` must be class ids, or names out of `class_names`",
-            unknown=unknown[:4],
-            class_names=names,
-        )
+        rule = "`labels` must be class ids, or names out of `class_names`"
+        if names is None:
+            rule += ": give these in the order of the outputs"
+        raise value_error(rule, unknown=unknown[:4], class_names=names)
     ids = np.array([places[x] for x in texts], "int64")
     return ids.reshape(array.shape)
 
