@@ -29,8 +29,8 @@ _NO_ENDS = {"low": float("nan"), "high": float("nan")}
 class MetricTable(Result):
     """Result of `evaluate`: print it, or take `table["ece"]` or `to_frame()`.
 
-    `table["name"]` has all metrics of the model of that name. For several
-    models `table["ece"]` is a dict by the name of the model.
+    For several models `table["ece"]` is a dict by the name of the model, and
+    `table["name"]` has the metrics of one of them.
 
     Attributes:
         results: By the name of the model, and then of the metric, a dict with

@@ -114,8 +114,7 @@ def test_a_guide_says_where_a_function_is_that_the_top_lacks():
     functions = {
         name: space
         for name, space in HOMES.items()
-        if inspect.isfunction(PUBLIC[name])
-        and name not in keras_calib.__all__
+        if inspect.isfunction(PUBLIC[name]) and name not in keras_calib.__all__
     }
     for page in guides():
         text = page.read_text(encoding="utf-8")
