@@ -148,13 +148,11 @@ def _check_same_rows(a: Any, b: Any) -> None:
     """Raises unless both are predictions of the same rows."""
     for name, p in (("a", a), ("b", b)):
         if not isinstance(p, Predictions):
-            rule = f"`{name}` must be `Predictions(labels, outputs)`"
-            if isinstance(p, list | tuple | dict):
-                rule += (
-                    ": compare two models at a time, or pool the rows of "
-                    "several seeds, with the examples as `units`"
-                )
-            raise type_error(rule, **{name: type(p).__name__})
+            raise type_error(
+                f"`{name}` must be `Predictions(labels, outputs)` of one model,"
+                " or of several seeds whose rows have the example as `units`",
+                **{name: type(p).__name__},
+            )
     if len(a) != len(b):
         raise value_error(
             "`b` must have as many rows as `a`", a=len(a), b=len(b)

@@ -235,11 +235,9 @@ class CalibrationLogger(keras.callbacks.Callback):
         self._run = ModelRun(self.model, self.data, options)
         self._evaluator = self._evaluator_of(*self._read(self._run.reading))
         first, _ = self._evaluator.measure(self._run, num_batches=1)
-        names = [self.prefix + name for name in first.values]
-        if self._evaluator.loss is not None:
-            names.append(self.prefix + _INACTIVE)
-        if self.count_flips:
-            names.append(self.prefix + _FLIPS)
+        more = [_INACTIVE] * (self._evaluator.loss is not None)
+        more += [_FLIPS] * self.count_flips
+        names = [self.prefix + name for name in (*first.values, *more)]
         modes = self._modes()
         before, after = neighbours(self)
         for callback in after:
@@ -255,15 +253,9 @@ class CalibrationLogger(keras.callbacks.Callback):
                     first=type(callback).__name__,
                     monitor=callback.monitor,
                 )
-        chief = is_chief()
-        self._files = EpochFiles(
-            names,
-            prefix=self.prefix,
-            csv_path=self.csv_path if chief else None,
-            log_dir=self.log_dir if chief else None,
-            picture_dir=self.picture_dir if chief else None,
-            tracker=self.tracker if chief else None,
-        )
+        asked = "csv_path", "log_dir", "picture_dir", "tracker"
+        places = {x: getattr(self, x) if is_chief() else None for x in asked}
+        self._files = EpochFiles(names, prefix=self.prefix, **places)
 
     def on_epoch_end(self, epoch, logs=None):
         """Measures the data set and writes the values."""
@@ -342,12 +334,9 @@ class CalibrationLogger(keras.callbacks.Callback):
         reading = options.of_metric()
         parts = [x for x in self.metrics if x in PARTS]
         names = [x for x in self.metrics if isinstance(x, str)]
+        others = [x for x in self.metrics if not isinstance(x, str)]
         names = [key_of("metrics", x, _KNOWN) for x in names if x not in parts]
-        metrics = [
-            made("metrics", x, reading)
-            for x in self.metrics
-            if not isinstance(x, str)
-        ]
+        metrics = [made("metrics", x, reading) for x in others]
         if names:
             table = CalibrationMetrics(names, num_bins=self.num_bins, **reading)
             metrics.insert(0, table)

@@ -251,12 +251,11 @@ class Gathered:
         """Adds a batch of predictions of the shape `lead`; inputs are left."""
         self._lengths.add(lead[1:])
         weight = columns["sample_weight"]
+        self._weighs |= weight is not None
         if weight is None:
             weight = np.ones(lead, "float32")
-        else:
-            self._weighs = True
-            if weight.shape == lead[: weight.ndim]:
-                weight = spread_over(weight, lead)
+        elif weight.shape == lead[: weight.ndim]:
+            weight = spread_over(weight, lead)
         numbers = {k: columns[k] for k in ("labels", "outputs")}
         self._spool.add({**numbers, "sample_weight": weight})
         for name in columns.keys() - {*NUMBERS, "inputs"}:

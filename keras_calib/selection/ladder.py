@@ -73,15 +73,15 @@ def named_group(given: Any, groups: Any) -> Any:
     """Groups as they are, or those that `Predictions` have by a name."""
     if not isinstance(groups, str):
         return groups
-    if not isinstance(given, Predictions) or groups not in given.groups:
-        known = given.groups if isinstance(given, Predictions) else {}
+    known = given.groups if isinstance(given, Predictions) else {}
+    if groups not in known:
         raise value_error(
             "`groups` must be a group of each sample, or the name of one that "
             "`Predictions` have",
             groups=groups,
             names=[*known],
         )
-    return given.groups[groups]
+    return known[groups]
 
 
 def records_of(
@@ -124,7 +124,9 @@ def check_units(delta: float | None, shape: tuple, units: Any = None) -> None:
 
     Nor must two of them belong to one unit.
     """
-    if delta is not None and units is not None:
+    if delta is None:
+        return
+    if units is not None:
         count = len(np.unique(units))
         if count < len(units):
             raise value_error(
@@ -135,7 +137,7 @@ def check_units(delta: float | None, shape: tuple, units: Any = None) -> None:
                 rows=len(units),
                 units=count,
             )
-    if delta is not None and len(shape) != 1:
+    if len(shape) != 1:
         raise value_error(
             "`delta` needs independent samples, which pixels of an image or "
             "tokens of a text are not: call `choose_threshold` with one score "

@@ -302,13 +302,12 @@ def refuse_class_weight(arguments: dict) -> None:
 def _refuse_training(model: keras.Model, arguments: dict) -> None:
     """Refuses arguments of `fit` that Keras cannot handle with these models."""
     size = arguments.get("batch_size")
-    valid = arguments.get("validation_data")
     # A split takes rows away, so the last size of `x` is not that of training.
     is_split = bool(arguments.get("validation_split"))
     if backend.backend() == "tensorflow" or not is_split:
         _refuse_uneven_batches(model, arguments.get("x"), size)
     size = arguments.get("validation_batch_size") or size
-    _refuse_uneven_batches(model, valid, size)
+    _refuse_uneven_batches(model, arguments.get("validation_data"), size)
     if backend.backend() != "tensorflow":
         return
     strategy = model.distribute_strategy
