@@ -161,9 +161,8 @@ def rows_of(
             part = tuple(x[start : start + size] for x in places)
             spool.add({k: some(given[k], part) for k in NUMBERS if k in given})
         copied = spool.arrays()
-    for name in given.keys() - copied.keys():
-        copied[name] = some(given[name], places)
-    return copied
+    rest = {k: some(x, places) for k, x in given.items() if k not in copied}
+    return rest | copied
 
 
 class Spool:
