@@ -84,6 +84,8 @@ def test_the_result_goes_into_fits_reports_and_metrics():
         temperature.fit([3], array(logits)[sizes == 3][:1])
     with pytest.raises(ValueError, match="`class_names`: give these in the o"):
         kc.Predictions(["D"], [[0.25] * 4])
+    with pytest.raises(TypeError, match="or give `Predictions` their `class_n"):
+        kc.ece(["D"], [[0.25] * 4])
 
 
 def test_labels_are_letters_or_places():
