@@ -135,9 +135,7 @@ def places_of(rows: Any, shape: tuple[int, ...]) -> tuple:
     return (rows,)
 
 
-def rows_of(
-    columns: Mapping[Any, Any], places: tuple, size: int
-) -> dict[Any, Any]:
+def rows_of(columns: Mapping, places: tuple, size: int) -> dict[Any, Any]:
     """Some rows of all columns; numbers that are on disk stay there.
 
     Args:
