@@ -133,7 +133,7 @@ def main(_):
         hard = {k: pipeline(files[k], "one_hot", _NO_BOXES) for k in files}
         soft = {
             "one box": (1, pipeline(files[1], "soft")),
-            "1 to 20 boxes": (20, pipeline(files[20], "soft", max_boxes=20)),
+            "1 to 20 boxes": (20, pipeline(files[20], "soft")),
             "1 to 100 boxes": (100, pipeline(files[100], "soft")),
             "mask (PNG)": (20, pipeline(files[20], "soft", only_mask)),
             "1 to 20 boxes, as in the paper": (20, by_masks(files[20])),

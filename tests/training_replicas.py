@@ -190,6 +190,7 @@ def what_trains_wrongly():
             {},
             {"x": kc.data.EpochBatches(x, labels, batch_size=31), "y": None},
         ),
+        "uneven validation": ({}, {"validation_data": (x[:31], labels[:31])}),
     }
     found = {}
     for name, (compiled, arguments) in tries.items():

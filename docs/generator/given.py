@@ -272,6 +272,14 @@ keras_calib.export(network, "int8.tflite")
 model, y = network_of(), labels
 model.set_weights([3.0 * np.eye(4, 3), np.zeros(3)])
 sites = np.where(rng.random(len(x)) < 0.5, "north", "south")
+patients = np.arange(len(x)) // 3
+tags = np.where(rng.random(len(x)) < 0.9, logits.argmax(-1), labels)
+tagged = keras_calib.Predictions(
+    tags.reshape(300, 5),
+    logits.reshape(300, 5, 3),
+    from_logits=True,
+    sample_weight=np.arange(5) < rng.integers(1, 6, size=(300, 1)),
+)
 """,
     ),
     "seeing.md": _code(
@@ -324,8 +332,6 @@ selector = keras_calib.SelectiveClassifier(
         _DATA,
         _NETWORK,
         """
-import numpy
-
 x = rng.normal(size=(50_000, 1)).astype("float32")
 labels = (x[:, 0] + rng.logistic(size=50_000) > 0).astype("int32")
 x_val, y_val = x[:64], labels[:64]

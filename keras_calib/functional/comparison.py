@@ -149,7 +149,8 @@ def _check_same_rows(a: Any, b: Any) -> None:
     for name, p in (("a", a), ("b", b)):
         if not isinstance(p, Predictions):
             raise type_error(
-                f"`{name}` must be `Predictions(labels, outputs)`",
+                f"`{name}` must be `Predictions(labels, outputs)` of one model,"
+                " or of several seeds whose rows have the example as `units`",
                 **{name: type(p).__name__},
             )
     if len(a) != len(b):

@@ -336,7 +336,8 @@ def check_allowed(allowed: Any, name: str, counts: Any = None) -> Rule:
         raise value_error(
             f"`{name}` must not rule out the class of a label, nor all "
             "classes, by logits of -inf; leave such samples out, as by "
-            "`ignore_class`",
+            "`ignore_class`. Wrong answers of a service count in a log, "
+            "`Predictions(correct=..., confidence=...)`",
             **located(to_numpy(xp.logical_not(allowed)).reshape(-1)),
         )
 

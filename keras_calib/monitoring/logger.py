@@ -62,24 +62,24 @@ class CalibrationLogger(keras.callbacks.Callback):
     """Logs calibration on a data set after each epoch, in `logs`.
 
     Use it to watch calibration while a model trains, or to stop by it, as with
-    `EarlyStopping("cal_ece")`. Later callbacks see its values like `val_loss`,
-    and it sets their `mode` if that is `"auto"`.
+    `EarlyStopping("cal_nll", patience=5)`. Later callbacks see its values like
+    `val_loss`, and it sets their `mode` if that is `"auto"`.
     `"cal_refinement_nll"` does not choose an early epoch because it is
     underconfident. The logger does not affect training.
 
-    Two more values leave out samples of weight 0 and count others alike.
-    `inactive_share` is the share of labels on which the loss equals cross
-    entropy. `prediction_flips` is the share of samples of `data` whose
-    predicted class has changed since the last logged epoch; the ACLS paper
-    counts training samples that one step changes. Samples are matched by
-    their index, or without one by their place; if these change, the share is
-    NaN, with a warning.
+    Two more values, whatever `metrics` are, leave out samples of weight 0 and
+    count others alike. `inactive_share` is the share of labels on which the
+    loss equals cross entropy. `prediction_flips` is the share of samples of
+    `data` whose predicted class has changed since the last logged epoch; the
+    ACLS paper counts training samples that one step changes. Samples are
+    matched by their index, or without one by their place; if these change,
+    the share is NaN, with a warning.
 
     A `ResumableBackup` with the logger among its `callbacks` lets the first
     epoch after a crash count flips too. The first batch is measured before
-    training begins, to find errors early.
-    If the model predicts NaN, the values are NaN, with a warning. Later
-    failures to draw or write are warnings.
+    training begins, to find errors early. If the model predicts NaN, the
+    values are NaN, with a warning. Later failures to draw or write are
+    warnings.
 
     Args:
         data: Arrays `(x, y)` or `(x, y, sample_weight)`, or a data set of
@@ -235,11 +235,9 @@ class CalibrationLogger(keras.callbacks.Callback):
         self._run = ModelRun(self.model, self.data, options)
         self._evaluator = self._evaluator_of(*self._read(self._run.reading))
         first, _ = self._evaluator.measure(self._run, num_batches=1)
-        names = [self.prefix + name for name in first.values]
-        if self._evaluator.loss is not None:
-            names.append(self.prefix + _INACTIVE)
-        if self.count_flips:
-            names.append(self.prefix + _FLIPS)
+        more = [_INACTIVE] * (self._evaluator.loss is not None)
+        more += [_FLIPS] * self.count_flips
+        names = [self.prefix + name for name in (*first.values, *more)]
         # Modes of callbacks by the names that they monitor.
         known: dict[str, str | None] = dict.fromkeys(PARTS, "min")
         for metric in self._evaluator.metrics:
@@ -260,15 +258,9 @@ class CalibrationLogger(keras.callbacks.Callback):
                     first=type(callback).__name__,
                     monitor=callback.monitor,
                 )
-        chief = is_chief()
-        self._files = EpochFiles(
-            names,
-            prefix=self.prefix,
-            csv_path=self.csv_path if chief else None,
-            log_dir=self.log_dir if chief else None,
-            picture_dir=self.picture_dir if chief else None,
-            tracker=self.tracker if chief else None,
-        )
+        asked = "csv_path", "log_dir", "picture_dir", "tracker"
+        places = {x: getattr(self, x) if is_chief() else None for x in asked}
+        self._files = EpochFiles(names, prefix=self.prefix, **places)
 
     def on_epoch_end(self, epoch, logs=None):
         """Measures the data set and writes the values."""
@@ -339,12 +331,9 @@ class CalibrationLogger(keras.callbacks.Callback):
         reading = options.of_metric()
         parts = [x for x in self.metrics if x in PARTS]
         names = [x for x in self.metrics if isinstance(x, str)]
+        others = [x for x in self.metrics if not isinstance(x, str)]
         names = [key_of("metrics", x, _KNOWN) for x in names if x not in parts]
-        metrics = [
-            made("metrics", x, reading)
-            for x in self.metrics
-            if not isinstance(x, str)
-        ]
+        metrics = [made("metrics", x, reading) for x in others]
         if names:
             table = CalibrationMetrics(names, num_bins=self.num_bins, **reading)
             metrics.insert(0, table)

@@ -282,4 +282,6 @@ def check_numbers(name: str, x: Any, of_part: bool = False) -> None:
     rule = f"`{name}` must hold real numbers, not complex, ragged or others"
     if "label" in name or "true" in name:
         rule += "; map names to class ids, from 0 on"
+    if name == "labels":
+        rule += ", or give `Predictions` their `class_names`"
     raise type_error(rule, type=kind, dtype=dtype)

@@ -139,19 +139,13 @@ class ModelRun:
 
     def read(self) -> Iterator[Examples]:
         """The batches of the data, with a progress bar."""
-        given = [
-            name if isinstance(name, str) else "groups"
-            for name, x in self.beside.items()
-            if not callable(x)
-        ]
+        asked, output = self._options, self.reading.output
+        arrays = [k for k, x in self.beside.items() if not callable(x)]
+        given = [k if isinstance(k, str) else "groups" for k in arrays]
         batches = batches_of(
-            self._data,
-            self._options.batch_size,
-            self._options.steps,
-            self.reading.output,
-            given,
+            self._data, asked.batch_size, asked.steps, output, given
         )
-        return with_progress(batches, self._total, self._options.verbose)
+        return with_progress(batches, self._total, asked.verbose)
 
     def predictor(self) -> Predictor:
         """The model, to predict batch by batch."""
@@ -164,8 +158,7 @@ class ModelRun:
     def columns(self, batch: Examples) -> dict[str, Any]:
         """Labels, outputs, weights or None, and inputs of a batch."""
         labels = as_array(labels_of(batch), "labels")
-        weight = batch.sample_weight
-        outputs = batch.outputs
+        outputs, weight = batch.outputs, batch.sample_weight
         if self.reading.pixels_per_image is not None and outputs.ndim > 2:
             labels, outputs, weight = _drawn(labels, batch, self.reading)
         return {
@@ -177,8 +170,7 @@ class ModelRun:
 
     def kept_inputs(self) -> Any:
         """The inputs of all rows, if they are one array in memory."""
-        arrays = as_arrays(self._data)
-        inputs = None if arrays is None else arrays[0]
+        inputs, *_ = as_arrays(self._data) or (None,)
         return inputs if isinstance(inputs, np.ndarray) else None
 
 
@@ -232,14 +224,11 @@ class _Beside:
 
 def together(runs: list[ModelRun]) -> Iterator[list[dict[Any, Any]]]:
     """The columns of each batch for several models, of data read once."""
-    first = runs[0]
-    beside = _Beside(first.beside)
+    beside = _Beside(runs[0].beside)
     predictors = [run.predictor() for run in runs]
-    for batch in first.read():
-        each = [
-            run.columns(predictor(batch))
-            for run, predictor in zip(runs, predictors, strict=True)
-        ]
+    for batch in runs[0].read():
+        pairs = zip(runs, predictors, strict=True)
+        each = [run.columns(predictor(batch)) for run, predictor in pairs]
         own = beside.next(batch.inputs, len(each[0]["labels"]))
         yield [columns | own for columns in each]
     beside.check_end()

@@ -4,6 +4,7 @@ They are in memory, or on disk: written batch by batch, then read in memory
 maps. So predictions that do not fit in memory are made once and read often.
 """
 
+import math
 import shutil
 import tempfile
 import weakref
@@ -110,32 +111,56 @@ def ids_of_names(labels: Any, names: list[str] | None) -> np.ndarray:
     ]
     places = {name: k for k, name in enumerate(names or [])}
     if unknown := [x for x in dict.fromkeys(texts) if x not in places]:
-        raise value_error(
-            "`labels` must be class ids, or names out of `class_names`",
-            unknown=unknown[:4],
-            class_names=names,
-        )
+        rule = "`labels` must be class ids, or names out of `class_names`"
+        if names is None:
+            rule += ": give these in the order of the outputs"
+        raise value_error(rule, unknown=unknown[:4], class_names=names)
     ids = np.array([places[x] for x in texts], "int64")
     return ids.reshape(array.shape)
 
 
-def rows_of(columns: Mapping[Any, Any], rows: Any, size: int) -> dict[Any, Any]:
+def places_of(rows: Any, shape: tuple[int, ...]) -> tuple:
+    """An index as NumPy takes it, of rows or of predictions of the shape."""
+    if isinstance(rows, slice):
+        return (rows,)
+    rows = np.asarray(rows)
+    if rows.dtype == bool and rows.shape in (shape[:1], shape):
+        return rows.nonzero()
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        raise type_error(
+            "`Predictions` must be indexed by a slice, by places of rows, or "
+            "by a mask of the rows or of the class ids",
+            **{"index.shape": rows.shape, "shape of the class ids": shape},
+        )
+    return (rows,)
+
+
+def rows_of(columns: Mapping, places: tuple, size: int) -> dict[Any, Any]:
     """Some rows of all columns; numbers that are on disk stay there.
 
     Args:
         columns: Columns by name.
-        rows: A slice, or places of rows.
+        places: Those of rows, or those of predictions in every axis: each is
+            then a row, and belongs to the unit of the row that it was in.
         size: Number of rows to copy at once.
     """
-    names = [k for k, x in columns.items() if x is not None]
+    lead = columns["outputs"].shape[: len(places)]
+    if len(lead) > 1 and columns["units"] is None:
+        columns = {**columns, "units": np.arange(lead[0])}
+    given = {k: x for k, x in columns.items() if x is not None}
+
+    def some(x: Any, places: tuple) -> Any:
+        return x[places if x.shape[: len(lead)] == lead else places[0]]
+
     copied: dict[Any, Any] = {}
-    if not isinstance(rows, slice) and is_mapped(columns["outputs"]):
-        spool = Spool()
-        for start in range(0, len(rows), size):
-            some = rows[start : start + size]
-            spool.add({k: columns[k][some] for k in names if k in NUMBERS})
+    if not isinstance(places[0], slice) and is_mapped(given["outputs"]):
+        spool, size = Spool(), size * math.prod(lead[1:])
+        for start in range(0, len(places[0]), size):
+            part = tuple(x[start : start + size] for x in places)
+            spool.add({k: some(given[k], part) for k in NUMBERS if k in given})
         copied = spool.arrays()
-    return {k: columns[k][rows] for k in names if k not in copied} | copied
+    rest = {k: some(x, places) for k, x in given.items() if k not in copied}
+    return rest | copied
 
 
 class Spool:
@@ -212,12 +237,11 @@ class Gathered:
         """Adds a batch of predictions of the shape `lead`; inputs are left."""
         self._lengths.add(lead[1:])
         weight = columns["sample_weight"]
+        self._weighs |= weight is not None
         if weight is None:
             weight = np.ones(lead, "float32")
-        else:
-            self._weighs = True
-            if weight.shape == lead[: weight.ndim]:
-                weight = spread_over(weight, lead)
+        elif weight.shape == lead[: weight.ndim]:
+            weight = spread_over(weight, lead)
         numbers = {k: columns[k] for k in ("labels", "outputs")}
         self._spool.add({**numbers, "sample_weight": weight})
         for name, x in columns.items():

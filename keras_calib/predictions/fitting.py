@@ -81,17 +81,11 @@ def given_rows(
     array, weight = read_masked(
         logits, "logits", told.sample_weight, by_label=by_label
     )
+    columns = {"labels": as_array(labels, "labels"), "outputs": array}
     if weight is not None:
-        weight = as_array(weight, "sample_weight")
-    columns = {
-        "labels": as_array(labels, "labels"),
-        "outputs": array,
-        "sample_weight": weight,
-    }
-    facts = facts_of(
-        told.from_logits,
-        {"ignore_class": told.ignore_class, "multi_label": by_label},
-    )
+        columns["sample_weight"] = as_array(weight, "sample_weight")
+    given = {"ignore_class": told.ignore_class, "multi_label": by_label}
+    facts = facts_of(told.from_logits, given)
     return Predictions.of_columns({**facts, "called": "logits"}, columns)
 
 
@@ -114,9 +108,8 @@ def check_kind(predictions: Predictions, by_label: bool) -> Predictions:
         raise value_error(
             f"`Predictions` must be of {advice}", kind=predictions.kind
         )
-    if predictions.kind == "records":
-        return predictions.as_event()
-    return predictions
+    is_log = predictions.kind == "records"
+    return predictions.as_event() if is_log else predictions
 
 
 class FitsOnModel:
@@ -173,9 +166,8 @@ class FitsOnModel:
         groups = options.pop("groups", None)
         if groups is not None:
             options["groups"] = "group"
-        return fit(
-            self.predictions_of(model, data, groups=groups, **asked), **options
-        )
+        p = self.predictions_of(model, data, groups=groups, **asked)
+        return fit(p, **options)
 
     def predictions_of(
         self,

@@ -457,19 +457,14 @@ class Predictions(GivenTogether):
         return len(self.labels)
 
     def __getitem__(self, rows: Any) -> Self:
-        """Some of the rows: a slice, their places, or where a mask is True."""
-        if not isinstance(rows, slice):
-            rows = np.asarray(rows)
-            if rows.ndim != 1 or rows.dtype.kind not in "biu":
-                raise type_error(
-                    "`Predictions` must be indexed by a slice, by places of "
-                    "rows, or by a mask of them",
-                    index=rows,
-                )
-            if rows.dtype.kind == "b":
-                rows = np.flatnonzero(rows)
+        """Some rows: a slice, their places, or where a mask is True.
+
+        A mask of the shape of the class ids takes tokens or pixels, each as a
+        row. Its unit is that of its text or image.
+        """
+        places = column.places_of(rows, self.shape)
         size = self.rows_of_part()
-        return self.part(column.rows_of(self._columns(), rows, size))
+        return self.part(column.rows_of(self._columns(), places, size))
 
     def __iter__(self) -> Iterator[Self]:
         return self.batches()

@@ -32,7 +32,8 @@ _NO_ENDS = float("nan"), float("nan")
 class MetricTable(Result):
     """Result of `evaluate`: print it, or take `table["ece"]` or `to_frame()`.
 
-    For several models, `table["name"]` has the metrics of one of them.
+    For several models `table["ece"]` is a dict by the name of the model, and
+    `table["name"]` has the metrics of one of them.
 
     Attributes:
         results: By the name of the model, and then of the metric, a dict with
@@ -45,10 +46,14 @@ class MetricTable(Result):
     results: dict[str, dict[str, dict[str, Any]]]
 
     def __getitem__(self, name: str) -> dict[str, Any]:
-        first, *others = self.results.values()
-        found = self.results if others else first
-        check_in("name", name, [*found])
-        return found[name]
+        models = self.results
+        if name in models:
+            return models[name]
+        found = {model: x[name] for model, x in models.items() if name in x}
+        if not found:
+            known = dict.fromkeys(key for x in models.values() for key in x)
+            check_in("name", name, [*models, *known])
+        return found if len(models) > 1 else found.popitem()[1]
 
     def _columns(self) -> dict[str, Any]:
         rows = [

@@ -73,15 +73,15 @@ def named_group(given: Any, groups: Any) -> Any:
     """Groups as they are, or those that `Predictions` have by a name."""
     if not isinstance(groups, str):
         return groups
-    if not isinstance(given, Predictions) or groups not in given.groups:
-        known = given.groups if isinstance(given, Predictions) else {}
+    known = given.groups if isinstance(given, Predictions) else {}
+    if groups not in known:
         raise value_error(
             "`groups` must be a group of each sample, or the name of one that "
             "`Predictions` have",
             groups=groups,
             names=[*known],
         )
-    return given.groups[groups]
+    return known[groups]
 
 
 def records_of(
@@ -124,24 +124,27 @@ def check_units(delta: float | None, shape: tuple, units: Any = None) -> None:
 
     Nor must two of them belong to one unit.
     """
-    if delta is not None and units is not None:
+    if delta is None:
+        return
+    if units is not None:
         count = len(np.unique(units))
         if count < len(units):
             raise value_error(
                 "`delta` needs independent samples, which those of one unit "
-                "are not: take one row of each unit, such as `p[rows]`, or "
-                "leave `delta` out",
+                "are not: draw one row of each unit at random, as the guide "
+                "of `Predictions` shows, or leave `delta` out",
                 delta=delta,
                 rows=len(units),
                 units=count,
             )
-    if delta is not None and len(shape) != 1:
+    if len(shape) != 1:
         whole = "text" if len(shape) == 2 else "image"
-        parts = "tokens" if len(shape) == 2 else "pixels"
+        part = "token" if len(shape) == 2 else "pixel"
         raise value_error(
-            f"`delta` needs independent samples, which {parts} of one {whole} "
-            f"are not: reduce to one score and one correctness per {whole} "
-            "and call `choose_threshold`, or leave `delta` out",
+            f"`delta` needs independent samples, which {part}s of one {whole} "
+            "are not: call `choose_threshold` with one score and one "
+            f"correctness per {whole}, or draw one {part} of each {whole}, as "
+            "the guide of `Predictions` shows, or leave `delta` out",
             delta=delta,
             **{"shape of the class ids": shape},
         )

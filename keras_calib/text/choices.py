@@ -116,8 +116,8 @@ def choice_labels(labels: Any, choices: Sequence) -> np.ndarray:
         is_number = isinstance(place, int | np.integer)
         if not is_number or not 0 <= place < len(groups):
             raise value_error(
-                f"`labels[{number}]` must be one of `choices`, or its place "
-                "from 0",
+                f"`labels[{number}]` must be one of `choices`, which may have "
+                "letters that some questions lack, or its place from 0",
                 **{f"labels[{number}]": label, "choices": choices},
             )
         ids.append(place)

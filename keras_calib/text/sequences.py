@@ -74,7 +74,12 @@ def token_log_probs(
     logits = at_least_float32(logits)
     check_rank("logits", logits, 2, "(..., length, vocabulary)")
     shape = shape_of(logits)
-    ids = _ids(token_ids, "token_ids", shape[-1])
+    ids = as_numbers(token_ids, "token_ids")
+    kind = str(getattr(ids.dtype, "name", ids.dtype)).rpartition(".")[-1]
+    if "int" not in kind:
+        raise type_error("`token_ids` must be whole numbers", dtype=kind)
+    # -1 outside of the vocabulary.
+    ids = narrowed_ids(ids, shape[-1])
     if not fits(shape_of(ids), shape[:-1]):
         raise value_error(
             "`token_ids` must have the shape of `logits` without the "
@@ -195,28 +200,17 @@ def _complement(log_p: Any) -> Any:
     return -tanh(0.5 * log_p) * (1.0 + ops.exp(log_p))
 
 
-def _ids(values: Any, name: str, vocabulary: int | None) -> Any:
-    """Whole numbers as an int32 tensor, -1 outside of the vocabulary."""
-    values = as_numbers(values, name)
-    kind = str(getattr(values.dtype, "name", values.dtype)).rpartition(".")[-1]
-    if "int" not in kind:
-        raise type_error(f"`{name}` must be whole numbers", dtype=kind)
-    return narrowed_ids(values, vocabulary)
-
-
 def _mask(mask: Any, log_p: Any) -> Any:
     """Which tokens count, a bool tensor of the shape of `log_p`."""
     if mask is None:
         return ops.ones_like(log_p, dtype="bool")
     mask = read_mask(mask)
-    if not fits(shape_of(mask), shape_of(log_p)):
+    shapes = {"mask.shape": shape_of(mask), "log_probs.shape": shape_of(log_p)}
+    if not fits(*shapes.values()):
         raise value_error(
             "`mask` must have the shape of `log_probs`; with `next_token` "
             "that is `mask[..., 1:]`",
-            **{
-                "mask.shape": shape_of(mask),
-                "log_probs.shape": shape_of(log_p),
-            },
+            **shapes,
         )
     return mask
 

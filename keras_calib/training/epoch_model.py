@@ -1,6 +1,7 @@
 """Base class of models that act between epochs."""
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, TypedDict, Unpack
 
@@ -158,7 +159,7 @@ class EpochModel(KeepsArguments, keras.Model):
 
     def evaluate(self, x=None, y=None, batch_size=None, *args, **kwargs):
         """Evaluates as `keras.Model.evaluate` does."""
-        _refuse_uneven_batches(x, batch_size)
+        _refuse_uneven_batches(self, x, batch_size)
         return super().evaluate(x, y, batch_size, *args, **kwargs)
 
     def train_on_batch(
@@ -301,13 +302,12 @@ def refuse_class_weight(arguments: dict) -> None:
 def _refuse_training(model: keras.Model, arguments: dict) -> None:
     """Refuses arguments of `fit` that Keras cannot handle with these models."""
     size = arguments.get("batch_size")
-    valid = arguments.get("validation_data")
-    # A split takes rows away, so the sizes of `x` are not those of training.
-    if not arguments.get("validation_split"):
-        _refuse_uneven_batches(arguments.get("x"), size)
-    _refuse_uneven_batches(
-        valid, arguments.get("validation_batch_size") or size
-    )
+    # A split takes rows away, so the last size of `x` is not that of training.
+    is_split = bool(arguments.get("validation_split"))
+    if backend.backend() == "tensorflow" or not is_split:
+        _refuse_uneven_batches(model, arguments.get("x"), size)
+    size = arguments.get("validation_batch_size") or size
+    _refuse_uneven_batches(model, arguments.get("validation_data"), size)
     if backend.backend() != "tensorflow":
         return
     strategy = model.distribute_strategy
@@ -329,12 +329,10 @@ def _refuse_training(model: keras.Model, arguments: dict) -> None:
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     steps = getattr(optimizer, "gradient_accumulation_steps", None)
     on_cpu = any("CPU" in d for d in strategy.extended.worker_devices)
-    first = next(_batch_sizes(arguments.get("x"), size), 0)
     for wrong, rule in (
         (steps, "`gradient_accumulation_steps` must be None"),
         (model.steps_per_execution != 1, "`steps_per_execution` must be 1"),
         (on_cpu and model.jit_compile, "`jit_compile` must be False on CPUs"),
-        (first % replicas, "the first batch must divide evenly"),
     ):
         if wrong:
             raise value_error(
@@ -343,23 +341,30 @@ def _refuse_training(model: keras.Model, arguments: dict) -> None:
                 gradient_accumulation_steps=steps,
                 steps_per_execution=model.steps_per_execution,
                 jit_compile=model.jit_compile,
-                batch_size=first,
             )
 
 
-def _refuse_uneven_batches(data: Any, batch_size: int | None) -> None:
-    """Refuses batches that the devices of JAX cannot share, if known."""
+def _refuse_uneven_batches(
+    model: keras.Model, data: Any, batch_size: int | None
+) -> None:
+    """Refuses batches that the devices cannot share, if known."""
+    which, sizes = "each", _batch_sizes(data, batch_size)
     distribution = keras.distribution.distribution()
-    if distribution is None or data is None:
+    if backend.backend() == "tensorflow":
+        # Keras adds up what replicas have of the first, to find its shape.
+        which, sizes = "the first", itertools.islice(sizes, 1)
+        devices = model.distribute_strategy.num_replicas_in_sync
+    elif distribution is None:
         return
-    mesh = distribution.device_mesh
-    axis = mesh.axis_names.index(distribution.batch_dim_name)
-    # Each process gives the batches of its own devices.
-    devices = max(1, mesh.shape[axis] // num_processes())
-    for size in _batch_sizes(data, batch_size):
+    else:
+        mesh = distribution.device_mesh
+        axis = mesh.axis_names.index(distribution.batch_dim_name)
+        # Each process gives the batches of its own devices.
+        devices = max(1, mesh.shape[axis] // num_processes())
+    for size in sizes:
         if size % devices:
             raise value_error(
-                "each batch must divide evenly among the devices: choose "
+                f"{which} batch must divide evenly among the devices: choose "
                 "another batch size, or leave the remainder out",
                 batch_size=size,
                 devices=devices,

@@ -122,6 +122,10 @@ def test_what_is_not_of_the_same_rows_is_not_compared():
             compare(one, other, "ece")
     with pytest.raises(TypeError, match=r"`b` must be `Predictions\(labels"):
         compare(p, bad, "ece")
+    with pytest.raises(
+        TypeError, match="`a` must be .* of one model, or of se"
+    ):
+        compare([p, p], [q, q], "ece")
     with pytest.raises(TypeError, match="`from_logits` must not be given besi"):
         compare(p, q, "ece", from_logits=True)
     logits = kc.Predictions(labels, np.log(bad), from_logits=True)

@@ -222,8 +222,40 @@ def test_rows_are_told_apart_by_slices_places_and_masks():
         np.testing.assert_array_equal(part.outputs, LOGITS[rows])
         np.testing.assert_array_equal(part.ids, np.arange(40)[rows])
         assert part.from_logits
-    with pytest.raises(TypeError, match="must be indexed by a slice"):
-        p["labels"]
+    for wrong in ("labels", [True, False], LOGITS > 0):
+        with pytest.raises(TypeError, match="must be indexed by a slice"):
+            p[wrong]
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_mask_of_class_ids_takes_tokens_as_rows(on_disk):
+    """They belong to the units of their texts, and are read as one by one."""
+    logits, labels = LOGITS.reshape(8, 5, 3), LABELS.reshape(8, 5)
+    facts = {"units": np.arange(8) // 2, "ids": list("abcdefgh")}
+    facts["groups"] = {"text": np.arange(8) % 2, "token": labels % 2}
+    weight = np.arange(1.0, 9.0)
+    p = Predictions(
+        labels, logits, from_logits=True, sample_weight=weight, **facts
+    )
+    if on_disk:
+        batch = [(labels, logits, weight)]
+        p = Predictions.of_batches(batch, from_logits=True, **facts)
+    mask = labels > 0
+    taken = p[p.labels > 0]
+    text = np.nonzero(mask)[0]
+    assert isinstance(taken.outputs, np.memmap) is on_disk
+    np.testing.assert_array_equal(taken.outputs, logits[mask])
+    np.testing.assert_array_equal(taken.labels, labels[mask])
+    np.testing.assert_array_equal(taken.units, text // 2)
+    np.testing.assert_array_equal(taken.ids, np.array(facts["ids"])[text])
+    np.testing.assert_array_equal(taken.sample_weight, weight[text])
+    np.testing.assert_array_equal(taken.groups["text"], text % 2)
+    np.testing.assert_array_equal(taken.groups["token"], labels[mask] % 2)
+    every = p[np.ones((8, 5), bool)]
+    assert kc.nll(every) == pytest.approx(kc.nll(p), rel=1e-12)
+    alone = Predictions(labels, logits, from_logits=True)[mask]
+    np.testing.assert_array_equal(alone.units, text)
+    assert len(p[labels[:, 0] > 0]) == np.count_nonzero(labels[:, 0])
 
 
 def test_a_log_has_two_columns():

@@ -143,10 +143,14 @@ def test_a_list_of_predictions_is_one_table():
     p, q = kc.Predictions(LABELS, PROBS), kc.Predictions(LABELS, PROBS[:, ::-1])
     one = kc.evaluate(p, metrics=["ece", "nll"], verbose=0)
     assert one["ece"] == one.results["model"]["ece"]
-    with pytest.raises(ValueError, match="`name` must be one of .'ece', 'nll'"):
-        one["model"]
+    assert one["model"] == one.results["model"]
     table = kc.evaluate([p, q], metrics=["ece", "nll"], verbose=0)
     assert table["model 1"] == one.results["model"]
+    assert [*table["ece"]] == ["model 1", "model 2"]
+    assert table["ece"]["model 1"] == one["ece"]
+    known = "'model 1', 'model 2', 'ece', 'nll'"
+    with pytest.raises(ValueError, match=f"`name` must be one of .{known}"):
+        table["model"]
     # More models than metrics: a row for each.
     found = kc.evaluate([p, q, p], metrics=["ece", "nll"], verbose=0)
     head, *rows = str(found).splitlines()

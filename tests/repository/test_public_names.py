@@ -94,16 +94,34 @@ def test_a_metric_has_one_name_as_class_function_and_key():
         assert key in HOMES or key == "accuracy", key
 
 
-def test_every_name_is_in_a_guide_or_on_the_page_of_a_method():
+def guides():
     pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
-    pages += (ROOT / "docs" / "generator" / "methods").glob("*.toml")
     # What is derived or reproduced there is no guide to its use.
     left_out = {"derivations.md", "papers.md", "recipes.md", "results.md"}
+    return [x for x in pages if x.name not in left_out]
+
+
+def test_every_name_is_in_a_guide_or_on_the_page_of_a_method():
+    methods = (ROOT / "docs" / "generator" / "methods").glob("*.toml")
     words = set()
-    for page in pages:
-        if page.name not in left_out:
-            words |= {*re.findall(r"\w+", page.read_text(encoding="utf-8"))}
+    for page in (*guides(), *methods):
+        words |= {*re.findall(r"\w+", page.read_text(encoding="utf-8"))}
     assert {*PUBLIC} - words == {*IN_NO_GUIDE}
+
+
+def test_a_guide_says_where_a_function_is_that_the_top_lacks():
+    """There or elsewhere on the page, by its namespace."""
+    functions = {
+        name: space
+        for name, space in HOMES.items()
+        if inspect.isfunction(PUBLIC[name]) and name not in keras_calib.__all__
+    }
+    for page in guides():
+        text = page.read_text(encoding="utf-8")
+        for name in {*re.findall(r"`(\w+)[`(]", text)} & {*functions}:
+            space = functions[name]
+            told = rf"\b(keras_calib\.{space}|{space}\.{name})\b"
+            assert re.search(told, text), (page.name, name)
 
 
 def test_the_reference_has_a_page_for_each_namespace_in_order_of_tasks():

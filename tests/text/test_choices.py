@@ -79,8 +79,13 @@ def test_the_result_goes_into_fits_reports_and_metrics():
     absent = array(kc.TemperatureScaling.call(temperature, logits))
     assert (absent[sizes == 3, 3] == -INF).all()
     assert 0.0 < kc.ece(labels, array(logits), from_logits=True) < 1.0
-    with pytest.raises(ValueError, match="rule out the class of a label"):
+    told = r"rule out the class of a label.* count in a log, `Predictions\(corr"
+    with pytest.raises(ValueError, match=told):
         temperature.fit([3], array(logits)[sizes == 3][:1])
+    with pytest.raises(ValueError, match="`class_names`: give these in the o"):
+        kc.Predictions(["D"], [[0.25] * 4])
+    with pytest.raises(TypeError, match="or give `Predictions` their `class_n"):
+        kc.ece(["D"], [[0.25] * 4])
 
 
 def test_labels_are_letters_or_places():
@@ -132,7 +137,7 @@ WRONG = {
     ),
     "a label of no choice": (
         lambda: choice_labels(["A", "E"], LETTERS),
-        r"`labels\[1\]` must be one of `choices`",
+        r"`labels\[1\]` must be one of `choices`, which may have letters",
     ),
     "labels of ids": (lambda: choice_labels([1], [4, 7]), "must be texts"),
     "a label beyond": (

@@ -202,10 +202,33 @@ def test_acls_by_ranking_wants_its_factor():
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="strategies of TensorFlow")
+def test_batches_that_replicas_cannot_share_are_refused(monkeypatch):
+    """Keras fails without a reason, also in an evaluation."""
+
+    class Strategy:
+        num_replicas_in_sync = 2
+
+    model = eager("sam")
+    monkeypatch.setattr(model, "_distribute_strategy", Strategy())
+    x, _, labels, _ = data_of("sam", 32)
+    uneven = x[:31], labels[:31]
+    for given, options in (
+        (uneven, {"validation_split": 0.5}),
+        ((x, labels), {"validation_data": uneven}),
+    ):
+        with pytest.raises(ValueError, match="the first batch must divide ev"):
+            model.fit(*given, verbose=0, **options)
+    with pytest.raises(ValueError, match="batch_size=31, devices=2"):
+        model.evaluate(*uneven, verbose=0)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="strategies of TensorFlow")
 def test_several_hosts_are_refused_on_tensorflow(monkeypatch):
     import tensorflow as tf
 
     class Strategy:
+        num_replicas_in_sync = 1
+
         class cluster_resolver:
             @staticmethod
             def cluster_spec():

@@ -327,7 +327,7 @@ def check_independent(shape: tuple[int, ...], units: Any) -> None:
         raise value_error(
             "a guarantee needs one prediction for each sample: tokens of a "
             "text, pixels of an image, or rows of one unit, are not "
-            "independent. Take one row of each unit",
+            "independent. Draw one row of each unit at random",
             shape=shape,
             units=None if units is None else len(np.unique(units)),
         )
