@@ -71,15 +71,16 @@ def named(names, slow=()):
     return pytest.mark.parametrize("name", values)
 
 
-# Half of the kinds for each name, other ones for the next; or all of them.
+# A third of the kinds for each name, other ones for the next; or all of them.
 SHARES = pytest.mark.parametrize(
-    "least", [2, pytest.param(1, marks=pytest.mark.slow)], ids=["half", "all"]
+    "least", [3, pytest.param(1, marks=pytest.mark.slow)], ids=["third", "all"]
 )
 
 
 def some(kinds, name, most=4, least=1):
     """All, or those that are due for this name: other ones for each."""
-    share = (least if BACKEND == "tensorflow" else 3) * (1 + (name in HALVED))
+    share = max(least, 1 if BACKEND == "tensorflow" else 3)
+    share *= 1 + (name in HALVED)
     every = min(share * entry_of(name).every, most)
     return list(kinds)[CALLED.index(name) % every :: every]
 
