@@ -66,7 +66,7 @@ def pytest_sessionstart(session):
 def operations_forget_where_they_were_made():
     """TensorFlow keeps the Python stack of each operation that it traces.
 
-    That takes a twentieth of the time of the fast tier, and errors in graphs
+    That takes a tenth of the time of the fast tier, and errors in graphs
     alone show it. TensorFlow has no switch for it: this is its private part.
     """
     from tensorflow.python.framework import ops
