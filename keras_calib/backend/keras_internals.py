@@ -248,24 +248,31 @@ def nested_layers(model: keras.Model) -> list[keras.layers.Layer]:
 def activation_behind(tensor: Any) -> str | None:
     """Return the name of the activation that made a symbolic tensor, if any.
 
-    A softmax must be that of the last axis. A tensor does not say publicly
-    which layer made it. Seen in Keras 3.15: `_keras_history`.
+    A softmax must be that of the last axis. Layers that pass values on are
+    looked behind. A tensor does not say publicly which layer made it.
+    Seen in Keras 3.15: `_keras_history`, `_inbound_nodes`.
     """
     while (history := getattr(tensor, "_keras_history", None)) is not None:
         layer = history.operation
-        outputs = getattr(layer, "outputs", None)
-        if not isinstance(layer, keras.Model) or not outputs:
-            if getattr(layer, "returns_logits", False):
-                return "logits"
+        nodes = _part(layer, "_inbound_nodes")
+        if isinstance(layer, keras.layers.TimeDistributed):
+            layer = layer.layer
+        kind, outputs = type(layer).__name__, getattr(layer, "outputs", None)
+        activation = getattr(layer, "activation", None)
+        activation = getattr(activation, "__name__", None)
+        passes = (kind, activation) == ("Activation", "linear")
+        if isinstance(layer, keras.Model) and outputs:
+            tensor = outputs[history.tensor_index]
+        elif passes or kind in ("Identity", "Dropout"):
+            tensor = nodes[history.node_index].input_tensors[0]
+        elif getattr(layer, "returns_logits", False):
+            return "logits"
+        elif kind == "Softmax":
             # Also the operation, as of `keras.ops.softmax`.
-            if type(layer).__name__ == "Softmax":
-                last = layer.axis in (-1, len(tensor.shape) - 1)
-                return "softmax" if last else None
-            if type(layer).__name__ == "Sigmoid":
-                return "sigmoid"
-            activation = getattr(layer, "activation", None)
-            return getattr(activation, "__name__", None)
-        tensor = outputs[history.tensor_index]
+            last = layer.axis in (-1, len(tensor.shape) - 1)
+            return "softmax" if last else None
+        else:
+            return "sigmoid" if kind == "Sigmoid" else activation
     return None
 
 

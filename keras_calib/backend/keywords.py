@@ -130,15 +130,15 @@ def _checked(function: Any, owner: type | None = None) -> Any:
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
-            if not kwargs.keys().isdisjoint(places()[: len(args)]):
-                _refuse_twice(function.__name__, places(), args, kwargs)
             cls = None
             if owner is not None:
                 # Another class may take what its base passes on.
                 cls = args[0] if isinstance(args[0], type) else type(args[0])
+            if twice := [x for x in places()[: len(args)] if x in kwargs]:
+                _refuse_twice(_called(function, cls), places(), twice)
             names, others = taken(cls)
             if not kwargs.keys() <= names:
-                _check(function.__name__, cls, kwargs, names, others)
+                _check(_called(function, cls), kwargs, names, others)
         return function(*args, **kwargs)
 
     if function.__name__ == "__init__":
@@ -182,17 +182,21 @@ def _taken(
     return of_all, not of_keras
 
 
-def _refuse_twice(
-    name: str, places: list[str], args: tuple, given: Any
-) -> None:
-    """Raises for an argument that is given by its place and by its name."""
-    twice = next(x for x in places[: len(args)] if x in given)
-    takes = ", ".join(x for x in places if x != "self")
+def _called(function: Any, cls: type | None) -> str:
+    """How users call a function, or that of a class."""
+    name = function.__name__
+    if cls is None:
+        return name
+    return cls.__name__ if name == "__init__" else f"{cls.__name__}.{name}"
+
+
+def _refuse_twice(name: str, places: list[str], twice: list[str]) -> None:
+    """Raises for arguments that are given by their places and by name."""
+    takes = ", ".join(x for x in places if x not in ("self", "cls"))
     raise type_error(
-        f"`{twice}` must be given once: `{name}({takes})` takes these in this "
-        "order",
-        by_name=given[twice],
-        by_place=args[places.index(twice)],
+        f"`{twice[0]}` must be given once: `{name}({takes})` takes these in "
+        "this order",
+        arguments=twice,
     )
 
 
@@ -214,11 +218,7 @@ def _parameters(function: Any) -> tuple[dict[str, bool], str | None]:
 
 
 def _check(
-    name: str,
-    cls: type | None,
-    given: Iterable[str],
-    names: set[str],
-    others: bool,
+    name: str, given: Iterable[str], names: set[str], others: bool
 ) -> None:
     """Raises for keywords that a function does not take."""
     import difflib
@@ -227,11 +227,10 @@ def _check(
     if others:
         # A display takes those of matplotlib, but not its own misspelt.
         near = functools.partial(difflib.get_close_matches, n=1, cutoff=0.75)
-        wrong = [x for x in wrong if name == "plot" and near(x, names)]
+        is_plot = name.endswith(".plot")
+        wrong = [x for x in wrong if is_plot and near(x, names)]
     if not wrong:
         return
-    if cls is not None:
-        name = cls.__name__ if name == "__init__" else f"{cls.__name__}.{name}"
     known = sorted(names)
     found = [x for x in _HABITS.get(wrong[0], ()) if x in known]
     if not found and wrong[0] not in _ADVICE:

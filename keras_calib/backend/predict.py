@@ -95,13 +95,9 @@ def mask_of_output(
 
 
 def _may_mask(layer: keras.layers.Layer) -> bool:
-    makers = keras.layers.Masking, keras.layers.Lambda
     known = type(layer).__module__.startswith(("keras.", "keras_calib."))
-    return (
-        not known
-        or isinstance(layer, makers)
-        or bool(getattr(layer, "mask_zero", False))
-    )
+    masks = isinstance(layer, keras.layers.Masking | keras.layers.Lambda)
+    return masks or not known or bool(getattr(layer, "mask_zero", False))
 
 
 def _reader(reference: Callable[[], Any], chosen: _Reader) -> _Reader:

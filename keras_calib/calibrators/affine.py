@@ -34,6 +34,8 @@ class _AffineCalibrator(Calibrator):
 
     # Whether W is diagonal.
     diagonal = False
+    # Of a fit with a ridge.
+    _freedom: float | None = None
     lowers_nll = True
 
     def __init__(self, *, penalty: float | None, **kwargs: Any):
@@ -84,10 +86,9 @@ class _AffineCalibrator(Calibrator):
         else:
             others["matrix"] = theta[:, :-1]
         self.set_fitted(len(theta), bias=theta[:, -1], **others)
-        self._freedom = float(theta.size)
-        if ridge is not None:
-            found = degrees_of_freedom(samples, self.features, theta, ridge)
-            self._freedom = found
+        self._freedom = ridge and degrees_of_freedom(
+            samples, self.features, theta, ridge
+        )
 
     @exact_products
     def map_logits(self, logits: Any) -> Any:
@@ -98,7 +99,8 @@ class _AffineCalibrator(Calibrator):
 
     def degrees_of_freedom(self, samples: FittingData) -> float:
         """The trace of the ridge's hat matrix, or the number of parameters."""
-        return self._freedom
+        own = super().degrees_of_freedom(samples)
+        return own if self._freedom is None else self._freedom
 
     def num_parameters(self, num_classes: int) -> int:
         """Free parameters: only that of a temperature under a ridge."""

@@ -64,9 +64,12 @@ class FittedLayer(keras.layers.Layer):
     def __init__(self, *, from_logits: bool | None = None, **kwargs: Any):
         if from_logits is not None:
             check_flag("from_logits", from_logits)
-        name = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+        # Keras names those of users, each anew.
+        if type(self).__module__.startswith("keras_calib."):
+            name = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(self).__name__)
+            kwargs = {"name": name.lower(), **kwargs}
         # A half-precision policy would turn logits of 1e5 into infinity.
-        super().__init__(**{"name": name, **kwargs, "dtype": "float32"})
+        super().__init__(**{**kwargs, "dtype": "float32"})
         self._from_logits = from_logits
 
     def __call__(self, logits, *args, **kwargs):
@@ -141,7 +144,10 @@ class FittedLayer(keras.layers.Layer):
             ValueError: If shapes change while a compiled function, which would
                 go on with the old values, holds the layer. Nothing changes.
         """
-        arrays = {k: _fixed(v) for k, v in values.items() if v is not None}
+        arrays = {k: np.asarray(v) for k, v in values.items() if v is not None}
+        for name, x in arrays.items():
+            if x.dtype != "int32":
+                arrays[name] = x.astype("float32")
         now = {k: v.shape for k, v in arrays.items()}
         known = {k: getattr(self, f"_{k}", None) for k in values}
         before = {k: shape_of(v) for k, v in known.items() if v is not None}
@@ -345,8 +351,3 @@ def of_logits(layer: Any, logits: Any) -> Any:
     if isinstance(layer, FittedLayer):
         return layer(logits, from_logits=True)
     return layer(logits)
-
-
-def _fixed(value: Any) -> np.ndarray:
-    array = np.asarray(value)
-    return array if array.dtype == "int32" else array.astype("float32")

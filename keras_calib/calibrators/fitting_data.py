@@ -26,10 +26,8 @@ _BLOCK = 2**16
 _MANY = 200
 
 
-@functools.cache
-def _threads() -> ThreadpoolController:
-    """Of the libraries that NumPy and SciPy loaded: it takes 3 ms to look."""
-    return ThreadpoolController()
+# The libraries that NumPy and SciPy loaded: it takes 3 ms to look.
+_threads = functools.cache(ThreadpoolController)
 
 
 def one_thread_of_blas() -> Any:

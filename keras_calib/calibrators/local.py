@@ -220,12 +220,12 @@ class LocalTemperatureScaling(Calibrator):
         self, given: Predictions, num_folds: int, force: bool
     ) -> None:
         """Reads images and fits; those left out replace folds."""
-        inputs: Any = given.logits
         if self.use_image:
             # The first pass over a model's batches has their inputs.
             image = np.concatenate([_image_of(part) for part in given])
-            inputs = [inputs, image]
-        logits, image = self._maps(inputs)
+            logits, image = self._maps([given.logits, image])
+        else:
+            logits, image = self._maps(given.logits)
         logits = to_numpy(logits)
         if len(logits) < 3:
             raise value_error(

@@ -1,8 +1,7 @@
 """Boxes, windows and masks: pure functions of tensors.
 
 A box or window is `[ymin, xmin, ymax, xmax]`, in pixels or as shares of the
-image; a mask is `(..., height, width, 1)`, not 0 where an object is. Another
-last axis raises ValueError.
+image; a mask is `(..., height, width, 1)`, not 0 where an object is.
 """
 
 from collections.abc import Sequence
@@ -33,6 +32,9 @@ def clip_boxes(boxes: Any, window: Any) -> Any:
         Boxes of the shape of `boxes`. A box outside the window becomes a
         line or a point on its border.
 
+    Raises:
+        ValueError: If a last axis is not 4.
+
     Example:
 
     >>> print(*clip_boxes([0.0, 0.0, 0.5, 1.0], [0.25, 0.5, 1.0, 1.0]).numpy())
@@ -62,6 +64,9 @@ def crop_boxes(boxes: Any, window: Any) -> Any:
     Returns:
         Boxes of the shape of `boxes`, clipped and relative to the corner of
         the window, in the same unit. `resize_boxes` rescales them.
+
+    Raises:
+        ValueError: If a last axis is not 4.
 
     Example:
 
@@ -134,6 +139,9 @@ def resize_boxes(boxes: Any, size: Any, new_size: Any) -> Any:
 
     Returns:
         Boxes of the shape of `boxes`.
+
+    Raises:
+        ValueError: If the last axis is not 4.
 
     Example:
 

@@ -257,11 +257,9 @@ class CalibratedDecoder(keras.layers.Layer):
         self,
         decoder: keras.layers.Layer,
         selector: DetectionSelector | None = None,
-        *,
-        name: str = "calibrated_decoder",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         bare = isinstance(decoder, keras.layers.Layer)
         if not bare or isinstance(decoder, CalibratedDecoder):
             raise type_error(
@@ -291,25 +289,19 @@ class CalibratedDecoder(keras.layers.Layer):
             class_prediction: Logits or confidence `(batch, boxes, classes)`.
             images: Images `(batch, height, width, channels)`, or None.
         """
-        given = [box_prediction, class_prediction]
-        given += [] if images is None else [images]
+        given = box_prediction, class_prediction
+        given += () if images is None else (images,)
         if class_prediction.shape[0] is None:
             # KerasHub's suppression needs to know the number of images.
-            found = ops.map(self._of_one, tuple(given))
+            found = ops.map(self._of_one, given)
         else:
-            found = self._decoded(*given)
+            found = self.decoder(*given)
         return found if self.selector is None else self.selector(found)
 
     def _of_one(self, given: tuple) -> Any:
         """Detections of one image, without an axis of the batch."""
-        boxes, scores, *images = (x[None] for x in given)
-        found = self.decoder(
-            boxes, scores, images=images[0] if images else None
-        )
+        found = self.decoder(*(x[None] for x in given))
         return keras.tree.map_structure(lambda x: x[0], found)
-
-    def _decoded(self, boxes: Any, scores: Any, images: Any = None) -> Any:
-        return self.decoder(boxes, scores, images=images)
 
     def get_config(self):
         store = keras.saving.serialize_keras_object

@@ -157,7 +157,7 @@ class Predictor(keras.Model):
         batch_size: int | None = None,
         verbose: str | int = "auto",
     ) -> np.ndarray:
-        """Probabilities of each member or pass.
+        """Probabilities of each member or pass, in their order.
 
         Their mean is the softmax of the output. The entropy of that mean,
         less the mean of their entropies, is the mutual information of class

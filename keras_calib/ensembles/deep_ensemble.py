@@ -96,7 +96,7 @@ class DeepEnsemble(Predictor):
         def answer(networks, member, inputs):
             return log_probs_of(networks[member], inputs, are_logits[member])
 
-        members = Members(models, answer, len(models), "members")
+        members = _Members(models, answer, len(models), "members")
         shares = weights / weights.sum()
         super().__init__(input_structure(models[0]), members, shares, name)
         self._given = {"weights": weights.tolist(), "from_logits": are_logits}
@@ -118,6 +118,10 @@ class DeepEnsemble(Predictor):
             for model in config["models"]
         ]
         return cls(**{**config, "models": models})
+
+
+class _Members(Members):
+    """Networks. Saved weights are found by the name of this class."""
 
 
 def _read_models(models: Any) -> list[keras.Model]:

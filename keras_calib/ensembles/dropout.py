@@ -140,7 +140,7 @@ class MonteCarloDropout(Predictor):
             with masked(layers, (seed, member), per_sample):
                 return log_probs_of(networks[0], inputs, are_logits)
 
-        passes = Members([model], answer, num_passes, "passes")
+        passes = _Passes([model], answer, num_passes, "passes")
         shares = np.full(num_passes, 1 / num_passes)
         super().__init__(input_structure(model), passes, shares, name)
         self._given = {
@@ -160,6 +160,10 @@ class MonteCarloDropout(Predictor):
             config["model"], custom_objects=custom_objects
         )
         return cls(**{**config, "model": model})
+
+
+class _Passes(Members):
+    """Passes. Saved weights are found by the name of this class."""
 
 
 def dropout_layers(model: keras.Model) -> list[keras.layers.Layer]:

@@ -32,14 +32,15 @@ def whole_model(
     takes the place of the task's own. Raises ValueError if the format `made`,
     or this library, cannot hold it.
     """
-    preprocessor = _preprocessor_of(model)
+    # A task exists only where KerasHub is loaded.
+    hub: Any = sys.modules.get("keras_hub")
+    is_task = hub is not None and isinstance(model, hub.models.Task)
+    preprocessor = model.preprocessor if is_task else None
     if has_images or preprocessor is None:
         return model, sample_inputs, None
     tokenizer = getattr(preprocessor, "tokenizer", None)
     converter = getattr(preprocessor, "image_converter", None)
-    known = isinstance(
-        preprocessor, sys.modules["keras_hub"].models.Preprocessor
-    )
+    known = isinstance(preprocessor, hub.models.Preprocessor)
     if known and tokenizer is None and converter is None:
         # It changes nothing.
         return model, sample_inputs, None
@@ -106,14 +107,6 @@ def image_reader(
             format=made,
         )
     return ImageReader(served.inputs, preprocessing, size)
-
-
-def _preprocessor_of(model: Any) -> Any:
-    """The preprocessor of a task of KerasHub; None for other models."""
-    # A task exists only where KerasHub is loaded.
-    hub = sys.modules.get("keras_hub")
-    is_task = hub is not None and isinstance(model, hub.models.Task)
-    return model.preprocessor if is_task else None
 
 
 class _WholeTask(keras.layers.Layer):

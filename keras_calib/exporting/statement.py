@@ -50,10 +50,6 @@ def _is_number(value: Any, most: float = _LARGEST) -> bool:
     return type(value) in (int, float) and 0 <= value <= most
 
 
-def _is_real(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= _LARGEST
-
-
 _ANY = _Rule("there", lambda x: True)
 _TEXT = _Rule("a text", lambda x: isinstance(x, str))
 _FLAG = _Rule("true or false", lambda x: type(x) is bool)
@@ -61,7 +57,9 @@ _COUNT = _Rule("an integer >= 0", lambda x: type(x) is int and 0 <= x < 2**63)
 _SHARE = _Rule("a number in [0, 1]", lambda x: _is_number(x, 1.0))
 _AMOUNT = _Rule("a number >= 0", _is_number)
 _ABOVE_0 = _Rule("a number > 0", lambda x: _is_number(x) and x > 0)
-_REAL = _Rule("a number", _is_real)
+_REAL = _Rule(
+    "a number", lambda x: type(x) in (int, float) and abs(x) <= _LARGEST
+)
 # JSON has no infinity, which is a text.
 _CUT = _Rule(
     "a number",

@@ -206,10 +206,12 @@ def _differing_numbers(
             f"data: other data than those of the certificate, "
             f"{len(rows.score):,} rows instead of {count:,}"
         )
-    elif found["artefact"] is None:
-        yield from _differing_log(found["data"], rows)
-    else:
+    elif found["artefact"] is not None:
         yield from _differing_hashes(found, rows, rounded)
+    elif rows_sha256(rows) != found["data"]["rows_sha256"]:
+        yield "data: another log than that of the file, with other values"
+    elif int((rows.correct == 0.0).sum()) != found["data"]["wrong"]:
+        yield f"wrong: certified {found['data']['wrong']!r} in the data"
     try:
         facts = _again(found, rows)
     except (ValueError, TypeError) as error:
@@ -222,13 +224,6 @@ def _differing_numbers(
 
     for part in ("guarantee", "selection"):
         yield from compared(found[part], facts[part], "the data give", close)
-
-
-def _differing_log(wanted: dict[str, Any], log: Outcomes) -> Iterator[str]:
-    if rows_sha256(log) != wanted["rows_sha256"]:
-        yield "data: another log than that of the file, with other values"
-    elif int((log.correct == 0.0).sum()) != wanted["wrong"]:
-        yield f"wrong: certified {wanted['wrong']!r} in the data"
 
 
 def _differing_hashes(
@@ -417,8 +412,10 @@ def _read_rows(
             correct=type(correct).__name__,
         )
     given = as_array(scores, "scores")
-    delta = found["guarantee"].get("delta")
-    rows = read_outcomes(_score(found, given, is_log), correct, delta=delta)
+    if given.ndim != 1:
+        told = {"scores.shape": given.shape}
+        raise value_error("`scores` must have shape `(n,)`", **told)
+    rows = read_outcomes(_score(found, given, is_log), correct)
     if found["artefact"] is None and is_log:
         rows = rows._replace(confidence=given)
     if groups is not None:

@@ -111,9 +111,9 @@ def by_group(
 
     Args:
         labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        groups: Names or whole numbers, `(n,)` or of the shape of the class
-            ids; or a dict of these by the name of the attribute. None takes
-            those of the `Predictions`.
+        groups: Names or whole numbers, none missing, `(n,)` or of the shape of
+            the class ids; or a dict of these by the name of the attribute. None
+            takes those of the `Predictions`.
         metrics: Names out of `"accuracy"`, `"mean_confidence"`,
             `"confidence_gap"` (mean confidence less accuracy), `"ece"`,
             `"mce"`, `"rmsce"`, `"brier_score"`, `"nll"`, `"aurc"`, `"augrc"`

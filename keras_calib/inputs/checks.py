@@ -155,7 +155,7 @@ def class_axis(y_pred: Any, axis: int, name: str = "y_pred") -> int:
         if rank == 1:
             meaning += (
                 f"; scores of the second of two classes need an axis more: "
-                f"`{name}[:, None]`"
+                f'`{name}[:, None]`, or `mode="binary"` if it is an argument'
             )
         check_rank(name, y_pred, 2, meaning)
     if not -rank <= axis < rank:

@@ -26,13 +26,17 @@ def top_label(
 ) -> Outcomes:
     """Read arrays, and return confidence and correctness of predictions.
 
-    A log has nothing else. Rows of the ignored class are dropped or masked.
+    A log keeps rows of weight 0. Others drop or mask those of an ignored class.
     """
-    if is_log(labels):
-        return _of_log(labels, outputs, options)
-    return top_of_arrays(
-        standardize_arrays(labels, outputs, drop=drop, **options)
-    )
+    if not is_log(labels):
+        read = standardize_arrays(labels, outputs, drop=drop, **options)
+        return top_of_arrays(read)
+    labels.arguments(outputs, options)
+    sure, weight = labels.confidence, labels.sample_weight
+    if weight is not None:
+        weight = weight_of_rows(weight, sure.shape)
+        check_any_weight(weight)
+    return Outcomes(sure, labels.correct, weight=weight, confidence=sure)
 
 
 def lead_of(labels: Any, outputs: Any = None) -> tuple[int, ...]:
@@ -48,16 +52,6 @@ def has_shares(labels: Any, options: Mapping[str, Any]) -> bool:
     if is_log(labels):
         return not are_binary(labels.correct)
     return bool(told(labels, options).get("votes"))
-
-
-def _of_log(log: Any, outputs: Any, options: Mapping[str, Any]) -> Outcomes:
-    """All rows of a log, also those of weight 0."""
-    log.arguments(outputs, options)
-    sure, weight = log.confidence, log.sample_weight
-    if weight is not None:
-        weight = weight_of_rows(weight, sure.shape)
-        check_any_weight(weight)
-    return Outcomes(sure, log.correct, weight=weight, confidence=sure)
 
 
 def top_of_arrays(read: Batch) -> Outcomes:

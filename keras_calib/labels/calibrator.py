@@ -122,7 +122,7 @@ class MultiLabelCalibrator(CalibratesPredictions):
             )
         check_flag("shared", shared)
         self.shared = bool(shared)
-        self.class_names = check_class_names(class_names, None)
+        self._named = self.class_names = check_class_names(class_names, None)
         self.calibrator = unfitted_copy(calibrator)
         self._applies: Any = None
         if (values is None) != (applies is None):
@@ -139,7 +139,7 @@ class MultiLabelCalibrator(CalibratesPredictions):
         self, given: Predictions, num_folds: int, force: bool
     ) -> None:
         """Fits each label; warnings of several fits come once, with labels."""
-        names = names_of(given, self.class_names)
+        names = names_of(given, self._named)
         columns = columns_of(given, names)
         shown: Sequence[Any] = ["all labels"]
         if not self.shared:

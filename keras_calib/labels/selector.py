@@ -135,7 +135,7 @@ class MultiLabelSelector(Selector, FitsOnModel):
         self.example = example
         if class_names is None and calibrator is not None:
             class_names = calibrator.class_names
-        self.class_names = check_class_names(class_names, None)
+        self._named = self.class_names = check_class_names(class_names, None)
         self.set_threshold(threshold, chosen)
 
     def fit(
@@ -199,7 +199,7 @@ class MultiLabelSelector(Selector, FitsOnModel):
             )
         target = ErrorTarget(asked.risk, asked.coverage, asked.delta, method)
         target.check()
-        names = names_of(given, self.class_names)
+        names = names_of(given, self._named)
         columns = columns_of(given, names)
         check_units(asked.delta, columns.lead, given.units)
         _check_usable(columns)

@@ -59,6 +59,9 @@ def l1_ace(
     Returns:
         A scalar in [0, 1], 0 if all weights are 0.
 
+    Raises:
+        ValueError: If `by` is `"image"` and there is no axis of space.
+
     Reference:
         That of `L1ACE`.
     """

@@ -179,6 +179,9 @@ def svls(
     Returns:
         Losses `(batch, ...)`, in nats.
 
+    Raises:
+        ValueError: If there is no axis of space.
+
     Reference:
         That of `SVLS`.
     """
@@ -227,6 +230,9 @@ def nacl(
 
     Returns:
         Losses `(batch, ...)`, in nats.
+
+    Raises:
+        ValueError: If there is no axis of space.
 
     Reference:
         That of `NACL`.

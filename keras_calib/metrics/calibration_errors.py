@@ -388,7 +388,7 @@ class ClasswiseECE(StreamingMetric):
 
     Use it when decisions depend on the probabilities of all classes, not only
     on that of the predicted class. The function `classwise_ece` has the
-    formula. With `edges="width"` the value equals its value.
+    formula, and with `edges="width"` the same value.
 
     Args:
         num_classes: Number of classes K, at least 2.

@@ -81,9 +81,8 @@ class NLL(_ProperScore):
 
     NLL = mean_n -log p_y
 
-    `interval()` depends on the losses
-    of wrong predictions. With fewer than five of them, its upper end assumes
-    one more loss of 85.2 nats, or of -log `clip`.
+    `interval()` depends on the losses of wrong predictions. With fewer than
+    five, its upper end assumes one more loss of 85.2 nats, or of -log `clip`.
 
     Sums stop at 3.5e13. If the sum of the losses reaches it, the value is a
     lower bound, and `result()` warns. If only the sums of their squares or

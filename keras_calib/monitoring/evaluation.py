@@ -108,7 +108,7 @@ class DatasetEvaluator:
         batches = (self._checked(x)._asdict() for x in batches)
         block = None
         try:
-            for block in merged(batches, _fullness):
+            for block in merged(batches, lambda x: x["outputs"].size / _BLOCK):
                 self._add(Examples(**block))
         except _NotFiniteError:
             warnings.warn(
@@ -284,8 +284,3 @@ def _rows(
     keep = to_numpy(batch.mask)
     columns = batch.labels, batch.outputs, batch.weight
     return tuple(None if x is None else to_numpy(x)[keep] for x in columns)
-
-
-def _fullness(batch: dict[str, Any]) -> float:
-    """Outputs of a batch as a share of those that an update takes at least."""
-    return batch["outputs"].size / _BLOCK

@@ -123,17 +123,13 @@ def labels_of(ids: Any, correct: Any) -> tuple[Any, np.ndarray]:
                 "`Predictions` must have the ids of their answers", ids=None
             )
         ids, correct = ids[correct == correct], correct[correct == correct]
-    return ids, _read_labels(correct)
-
-
-def _read_labels(correct: Any) -> np.ndarray:
     correct = np.atleast_1d(as_array(correct, "correct", "float64"))
     if correct.ndim != 1:
         raise value_error(
             "`correct` must have shape (n,)", **{"correct.shape": correct.shape}
         )
     _check_binary(correct, name="correct", allow_nan=False)
-    return correct
+    return ids, correct
 
 
 def sums_of(

@@ -189,21 +189,17 @@ class _Beside:
     """
 
     def __init__(self, columns: Mapping[Any, Any]):
-        self._functions = {k: x for k, x in columns.items() if callable(x)}
-        self._arrays = {
-            k: as_groups(x)
-            for k, x in columns.items()
-            if k not in self._functions
-        }
+        given = columns.items()
+        self._functions = {k: x for k, x in given if callable(x)}
+        self._arrays = {k: as_groups(x) for k, x in given if not callable(x)}
         self._row = 0
         # Different values so far, with their types: True is 1 to a dict.
         self._known: dict[Any, dict[tuple[type, Any], None]] = {}
 
     def next(self, inputs: Any, count: int) -> dict[Any, np.ndarray]:
         """Those of the next rows, which have these inputs."""
-        rows = slice(self._row, self._row + count)
+        rows, found = slice(self._row, self._row + count), {}
         self._row += count
-        found = {k: x[rows] for k, x in self._arrays.items()}
         for name, function in self._functions.items():
             values = as_groups(function(inputs))
             if values.shape != (count,):
@@ -220,7 +216,7 @@ class _Beside:
             if len({kind for kind, _ in known}) > 1:
                 listed = [x for _, x in known]
                 read_groups(listed, (len(listed),), told_name(name))
-        return found
+        return found | {k: x[rows] for k, x in self._arrays.items()}
 
     def check_end(self) -> None:
         """Raises ValueError unless each row had one, and none is left."""

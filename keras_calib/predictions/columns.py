@@ -231,8 +231,9 @@ class Gathered:
                 weight = spread_over(weight, lead)
         numbers = {k: columns[k] for k in ("labels", "outputs")}
         self._spool.add({**numbers, "sample_weight": weight})
-        for name in columns.keys() - {*NUMBERS, "inputs"}:
-            self._others.setdefault(name, []).append(columns[name])
+        for name, x in columns.items():
+            if name not in (*NUMBERS, "inputs"):
+                self._others.setdefault(name, []).append(x)
 
     def columns(self) -> dict[Any, Any]:
         """All rows; no column without a row."""

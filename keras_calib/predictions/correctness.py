@@ -34,7 +34,8 @@ def flags_of(
     row = int(np.argmax(bad[places]))
     rule = "must be 0, 1, true or false"
     rule += ", or nothing without a label" if gaps else " in every row"
-    rule += _GRADES * _is_grade(texts[places[row]])
+    number = time_of(texts[places[row]]) or 0.0
+    rule += _GRADES * (0.0 < number < 1.0)
     value = values[row : row + 1].tolist()[0]
     raise file.bad_value(name, rule, start + row, value=value)
 
@@ -63,12 +64,6 @@ def warn_of_gaps(file: str, unknown: np.ndarray) -> None:
             f"{file} has {unknown.sum():,} rows without a label, which count "
             "nowhere"
         )
-
-
-def _is_grade(text: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return 0.0 < float(text) < 1.0
-    return False
 
 
 def time_of(text: str) -> float | None:

@@ -43,8 +43,8 @@ class ModelOptions(TypedDict, total=False):
     """How a model is run over data, and its outputs are read.
 
     Attributes:
-        from_logits: Whether the model returns logits. None takes it from its
-            compiled loss, or from its last layer.
+        from_logits: Whether the model returns logits. None takes it from a
+            softmax at its end, its compiled loss, or its last layer.
         ignore_class: Class id that counts nowhere. None takes it from the
             loss.
         output: Name or position of the output, for a model of several.

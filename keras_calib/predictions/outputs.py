@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import activation_behind
+from keras_calib.backend.traced import made_by
 from keras_calib.inputs.checks import SEVERAL_LABELS, class_axis
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.rows import (
@@ -130,11 +131,11 @@ def reads_logits(
     """Whether a model's outputs are logits.
 
     `from_logits` decides, unless it contradicts the bool attribute
-    `returns_logits` of the model, which raises. Without both, the compiled
-    loss decides, or else the last layer: a softmax or sigmoid gives
-    probabilities, and without a loss a layer of no activation gives logits.
-    Values are never used to guess. `several_labels` says that each output is
-    a label of its own, not one of several classes.
+    `returns_logits` of the model, which raises. Without both, a softmax or the
+    sigmoid of one channel gives probabilities. Else the compiled loss decides,
+    or the last layer: sigmoids give probabilities, and no activation gives
+    logits if there is no loss. Values are never used to guess. With
+    `several_labels` each output is a label of its own, not one of the classes.
     """
     says = getattr(model, "returns_logits", None)
     if from_logits is not None:
@@ -189,9 +190,15 @@ def _known(model: keras.Model, output: ChosenOutput | None) -> bool | None:
     if isinstance(says, bool):
         return says
     loss = loss_of(model, output)
-    known = _of_loss(loss)
-    if known is None:
-        known = _of_last_layer(model, output, loss is None)
+    first, *_ = keras.tree.flatten(_known_outputs(model, output)) or [None]
+    known, activation = _of_loss(loss), activation_behind(first)
+    # It gives probabilities also under a loss of logits.
+    if known is None or made_by(first) == "softmax":
+        ends: Any = {"softmax": False, "sigmoid": False, "logits": True}
+        if loss is None:
+            # They may be probabilities to some losses.
+            ends["linear"] = True
+        known = ends.get(activation)
     return known
 
 
@@ -258,22 +265,23 @@ def _channels_of_labels(
     model: keras.Model, loss: Any, output: ChosenOutput | None
 ) -> list:
     """Numbers of channels if there are several under a binary loss, else []."""
-    outputs = _known_outputs(model)
-    if output is not None and outputs is not None:
-        outputs = output.of(outputs)
-    channels = [
-        shape_of(x)[-1] for x in keras.tree.flatten(outputs) if x is not None
-    ]
+    outputs = keras.tree.flatten(_known_outputs(model, output))
+    channels = [shape_of(x)[-1] for x in outputs if x is not None]
     several = any(n not in (None, 1) for n in channels)
-    several = several and _function_of(loss) in _BINARY
-    return channels if several else []
+    return channels if several and _function_of(loss) in _BINARY else []
 
 
-def _known_outputs(model: keras.Model) -> Any:
-    """The symbolic outputs of a model; None before a subclassed one runs."""
+def _known_outputs(
+    model: keras.Model, output: ChosenOutput | None = None
+) -> Any:
+    """The symbolic outputs, or the one; None before a subclassed model runs."""
     outputs = getattr(model, "outputs", None) or None
-    # A Sequential model that was never called has only the list.
-    return None if outputs is None else getattr(model, "output", outputs)
+    if outputs is not None:
+        # A Sequential model that was never called has only the list.
+        outputs = getattr(model, "output", outputs)
+    if output is None or outputs is None:
+        return outputs
+    return output.of(outputs)
 
 
 def loss_of(model: keras.Model, output: ChosenOutput | None) -> Any:
@@ -301,25 +309,6 @@ def setting_of(loss: Any, name: str, default: Any = None) -> Any:
     return loss.get_config().get(name, default)
 
 
-def _of_last_layer(
-    model: keras.Model, output: ChosenOutput | None, has_no_loss: bool
-) -> bool | None:
-    """Whether the layer of an output returns logits; None if it is unknown.
-
-    Without an activation they may be probabilities to some losses.
-    """
-    outputs = _known_outputs(model)
-    if output is not None and outputs is not None:
-        outputs = output.of(outputs)
-    tensors = keras.tree.flatten(outputs)
-    activation = activation_behind(tensors[0]) if tensors else None
-    known: dict[Any, bool] = {"softmax": False, "sigmoid": False}
-    known["logits"] = True  # of a calibrator
-    if has_no_loss:
-        known["linear"] = True
-    return known.get(activation)
-
-
 def _function_of(loss: Any) -> Any:
     """The function of Keras behind a loss, its class or its name."""
     loss = keras.losses.get(loss) if isinstance(loss, str) else loss
@@ -327,12 +316,11 @@ def _function_of(loss: Any) -> Any:
 
 
 def _of_loss(loss: Any) -> bool | None:
+    known = None
     if isinstance(loss, keras.losses.Loss):
         known = setting_of(loss, "from_logits")
     elif isinstance(loss, str) or inspect.isfunction(loss):
         # Keras calls the function with its defaults.
         parameters = inspect.signature(keras.losses.get(loss)).parameters
         known = getattr(parameters.get("from_logits"), "default", None)
-    else:
-        known = None
     return None if known in (None, inspect.Parameter.empty) else bool(known)

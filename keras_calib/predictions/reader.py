@@ -28,6 +28,7 @@ _WORDS = {
     "`from_logits=True`": (
         "the array `logits`, columns `logit_0`, ..., or `logits=`"
     ),
+    '`labels="votes"` reads': "`votes=` reads",
     '`labels="votes"` to metrics and `votes=True` to functions': "`votes=`",
     SEVERAL_LABELS: "several labels at once need `multi_label=`",
     "class ids need no option": "class ids need no `votes=`",
@@ -280,7 +281,7 @@ class _Reader:
             name,
             (confidence >= 0.0) & (confidence <= 1.0),
             "must be the probability of the predicted class, from 0 to 1, in "
-            "every row",
+            "every row; `keras-calib threshold` takes others by `score=`",
             start,
             confidence,
         )

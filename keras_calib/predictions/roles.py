@@ -1,6 +1,7 @@
 """What columns hold, and which of a file do: by their names or as told."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from os.path import commonprefix
 from typing import Annotated, Any, NamedTuple, TypedDict
 
@@ -117,6 +118,13 @@ TRUTHS = {
 }
 # A column of groups, or with "_" and the name of an attribute.
 GROUP = "group"
+_WITHOUT_VOTES = "multi_label", "confidence", "correct", "predicted"
+# What may not be told together.
+_EXCLUDED = (
+    *combinations(("logits", "probs", "confidence"), 2),
+    *(("correct", x) for x in ("labels", "predicted")),
+    *(("votes", x) for x in (*_WITHOUT_VOTES, "ignore_class")),
+)
 
 
 class Roles(NamedTuple):
@@ -159,11 +167,13 @@ def check_one_role(columns: Iterable[tuple[str, str | None]]) -> None:
         roles[name or ""] = role
 
 
-def check_one_truth(columns: Mapping[str, Any]) -> None:
-    """Raises ValueError for two columns that say what was right."""
-    if columns["correct"] and (columns["labels"] or columns["predicted"]):
-        rule = "`correct=` excludes `labels=` and `predicted=`"
-        raise value_error(rule, correct=columns["correct"])
+def check_told(options: Mapping[str, Any]) -> None:
+    """Raises ValueError for options that exclude each other."""
+    for one, other in _EXCLUDED:
+        told = {x: options.get(x) for x in (one, other)}
+        if not any(x is None or x is False for x in told.values()):
+            rule = f"`{one}=` and `{other}=` exclude each other: leave one out"
+            raise value_error(rule, **told)
 
 
 def check_present(file: str, names: list[str], wanted: Sequence[str]) -> None:
@@ -192,8 +202,14 @@ def find_roles(
 
     `columns` are those of `FileOptions`.
     """
+    check_told(columns)
+    if not names:
+        raise value_error(f"{file} must have samples", columns=names)
     asked: dict[str, Any] = {role: columns.get(role) for role in ROLES}
-    kind, groups = _asked_kind(columns), columns.get("groups") or ()
+    # None if names of columns tell it.
+    kind = "labels" if columns.get("multi_label") else None
+    kind = "votes" if columns.get("votes") else kind
+    groups = columns.get("groups") or ()
     groups = (groups,) if isinstance(groups, str) else groups
     single = ["confidence", "correct", "predicted", "units", "ids"]
     single += ["sample_weight", *["labels"] * (kind is None)]
@@ -210,11 +226,13 @@ def find_roles(
         "groups": _groups(groups, names),
     }
     found: Any = None
-    # With logits and probabilities in one file, neither is taken by chance.
     if outputs:
         truth = _truth(file, names, asked["labels"], kind, classes)
         found = truth and (*truth, outputs, is_logits, None)
-    elif outputs is None and kind is None:
+    # With logits and probabilities in one file, neither is taken by chance. In
+    # a log without labels, columns may have such names by chance.
+    is_asked = asked["logits"] or asked["probs"]
+    if not (found or kind or is_asked) and outputs != []:
         found = _log_columns(file, names, asked)
     if not found:
         raise value_error(
@@ -261,7 +279,6 @@ def _log_columns(
     confidence = asked["confidence"] or "confidence"
     if confidence not in names:
         return None
-    check_one_truth(asked)
     labels, predicted, correct = (
         column_of(x, asked[x], names)
         for x in ("labels", "predicted", "correct")
@@ -282,18 +299,6 @@ def _log_columns(
     )
 
 
-def _asked_kind(columns: Mapping[str, Any]) -> str | None:
-    """The kind that is asked for, None if names of columns tell it."""
-    told = {"votes": "votes", "multi_label": "labels"}
-    kinds = [kind for name, kind in told.items() if columns.get(name)]
-    if len(kinds) > 1:
-        raise value_error(
-            "`votes=` and `multi_label=` exclude each other",
-            **{name: columns[name] for name in told},
-        )
-    return kinds[0] if kinds else None
-
-
 def _found_outputs(
     file: str, names: list[str], columns: Mapping[str, Any]
 ) -> tuple[list[str] | None, Sequence[str] | None, bool]:
@@ -301,12 +306,6 @@ def _found_outputs(
 
     No columns if there are logits and probabilities, None if neither.
     """
-    outputs = ("logits", "probs", "confidence")
-    told = {x: columns[x] for x in outputs if columns.get(x) is not None}
-    if len(told) > 1:
-        raise value_error(
-            "`logits=`, `probs=` and `confidence=` exclude each other", **told
-        )
     known = columns.get("class_names")
     kinds = {"logits": True, "probs": False}
     given = {x: columns[x] for x in kinds if columns.get(x) is not None}

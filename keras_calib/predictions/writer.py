@@ -18,6 +18,9 @@ from keras_calib.predictions.reader import CLASS_NAMES
 from keras_calib.predictions.roles import GROUP, TRUTHS
 from keras_calib.predictions.tables import ENDINGS
 
+# Columns that may have one value for each class.
+_OF_CLASSES = "logits", "probs", *(names[0] for names in TRUTHS.values())
+
 
 def write_predictions(predictions: Predictions, path: Any) -> None:
     """Writes a file, as `Predictions.write`."""
@@ -102,8 +105,7 @@ def _labels(p: Predictions) -> np.ndarray:
 def _weights(p: Predictions) -> np.ndarray | None:
     """Weights, which are 0 for what is of the ignored class."""
     weight, ignored = p.sample_weight, p.ignore_class
-    by_label = p.kind == "labels"
-    is_id = by_label or p.labels.ndim < p.outputs.ndim
+    is_id = p.kind == "labels" or p.labels.ndim < p.outputs.ndim
     if ignored is None or not is_id or p.kind == "records":
         return weight
     counts = p.labels != ignored
@@ -136,14 +138,15 @@ def _tables(p: Predictions) -> Iterator[dict[str, np.ndarray]]:
             if not start:
                 names.flat[0] = json.dumps(p.class_names)
             columns[CLASS_NAMES] = names
-        yield {k: _in_rows(x, lead) for k, x in columns.items()}
+        yield {k: _in_rows(k, x, lead) for k, x in columns.items()}
         start += len(part)
 
 
-def _in_rows(values: np.ndarray, lead: tuple[int, ...]) -> np.ndarray:
-    """For each prediction a value, or one for each class."""
+def _in_rows(name: str, values: np.ndarray, lead: tuple) -> np.ndarray:
+    """For each prediction a value, or one for each class, which may be one."""
     count = int(np.prod(lead))
-    if values.ndim > len(lead):
+    is_of_classes = name in _OF_CLASSES and values.ndim > len(lead)
+    if values.size > count or is_of_classes:
         return values.reshape(count, values.shape[-1])
     return spread_over(values, lead).reshape(count)
 

@@ -1,6 +1,8 @@
 """The metrics of models as a table with intervals: a report without a page."""
 
+import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -10,6 +12,7 @@ from keras_calib.backend.late import keras_module
 from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.inputs.given_metrics import made, told_key
 from keras_calib.inputs.options import ReadOptions
+from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES, point_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.results import Result
@@ -23,7 +26,7 @@ _keras = keras_module("keras.metrics")
 # Of several labels at once, over labels and over all entries.
 _OF_LABELS = ("ece", "nll", "brier_score", "auroc")
 _POINTS = ("risk", "accuracy", "coverage")
-_NO_ENDS = {"low": float("nan"), "high": float("nan")}
+_NO_ENDS = float("nan"), float("nan")
 
 
 class MetricTable(Result):
@@ -103,9 +106,8 @@ def evaluate(
             table, or its rows where that is narrower.
         metrics: Keys, functions, metric classes or new objects, as
             `keras_calib.metrics.get` takes them; None for those of the page.
-            An object reads outputs as it was made to. Those that
-            `CalibrationMetrics` has get an interval. For several labels at
-            once, give names out of the table.
+            An object reads outputs as it was made to. Two of one name need
+            `name=`. For several labels at once, give names out of the table.
         num_bins: Number of bins of the calibration errors.
         calibrator, **options: As in `report`.
 
@@ -115,8 +117,8 @@ def evaluate(
     Raises:
         TypeError: If a metric cannot be streamed, such as a function of yours,
             or these are no predictions.
-        ValueError: If shapes or names do not fit, there are no data, or a
-            metric needs what the predictions do not have.
+        ValueError: If shapes or names do not fit, there are no data, a metric
+            needs what the predictions do not have, or two have one name.
 
     Example:
 
@@ -184,21 +186,30 @@ def _measured(kind: str, metrics: Sequence[Any] | None) -> dict[str, Any]:
             )
         else:
             others.append(metric)
-    return {
-        "keys": keys,
-        "others": lambda options: {
-            _title(x.name, point_of(x.name, x)): x
-            for x in (_made(metric, options) for metric in others)
-        },
-    }
+    return {"keys": keys, "others": partial(_by_name, keys, others)}
+
+
+def _by_name(
+    keys: Sequence[str], metrics: Sequence[Any], options: ReadOptions
+) -> dict[str, Any]:
+    """New metrics by the names of their rows, of which no other has one."""
+    found, rows = {}, [*keys]
+    for metric in (_made(x, options) for x in metrics):
+        name = _title(metric.name, point_of(metric.name, metric))
+        own = getattr(metric, "reported_names", [name])
+        if both := sorted({*own} & {*rows}):
+            raise value_error(
+                "`metrics` must have different names: pass `name=`", names=both
+            )
+        found[", ".join(own)] = metric
+        rows += own
+    return found
 
 
 def _made(metric: Any, options: ReadOptions) -> Any:
     own = getattr(metric, "options", None)
-    if (
-        isinstance(own, ReadOptions)
-        and own.from_logits is not options.from_logits
-    ):
+    reads = getattr(own, "from_logits", options.from_logits)
+    if reads is not options.from_logits:
         raise value_error(
             "`metrics` must read outputs as they are: give the class, or an "
             "object that does. Calibrated outputs are logits",
@@ -216,14 +227,22 @@ def _of_classes(evaluation: Any) -> list[dict[str, Any]]:
         for name in estimates:
             estimates[name] |= point_of(name, table)
         for name, metric in others.items():
-            value = metric.result()
-            named = value if isinstance(value, dict) else {name: value}
-            estimates |= {
-                k: {"value": float(to_numpy(x)), **_NO_ENDS}
-                for k, x in named.items()
-            }
+            values: Any = metric.result()
+            ends: Any = {}
+            if isinstance(metric, StreamingMetric):
+                with contextlib.suppress(NotImplementedError):
+                    ends = metric.interval()
+            if not isinstance(values, dict):
+                values, ends = {name: values}, {name: ends or _NO_ENDS}
+            for k, x in values.items():
+                estimates[k] = _estimate(x, ends.get(k, _NO_ENDS))
         found.append(estimates)
     return found
+
+
+def _estimate(value: Any, ends: tuple[float, float] = _NO_ENDS) -> dict:
+    """A value with the ends of its interval, NaN where there is none."""
+    return {"value": float(to_numpy(value)), "low": ends[0], "high": ends[1]}
 
 
 def _of_labels(evaluation: Evaluation) -> list[dict[str, Any]]:
@@ -232,7 +251,7 @@ def _of_labels(evaluation: Evaluation) -> list[dict[str, Any]]:
     summaries = [results["summary"], results.get("calibrated_summary")]
     found = [
         {
-            f"{mean}_{name}": {"value": value, **_NO_ENDS}
+            f"{mean}_{name}": _estimate(value)
             for mean, values in summary.items()
             for name, value in values.items()
             if name in _OF_LABELS

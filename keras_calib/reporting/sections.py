@@ -73,7 +73,7 @@ def model_of(
         "final": stages[-1] or both,
         "evaluation": evaluation,
         "rows": {
-            block: rows(evaluation, results)
+            block: rows(evaluation, results) if rows else {}
             for block, rows in _ROWS[evaluation.kind].items()
             if block != "groups" or "groups" in results
         },
@@ -177,10 +177,6 @@ def _labels(evaluation: LabelEvaluation, results: dict) -> dict[str, Any]:
     }
 
 
-def _label_errors(evaluation: LabelEvaluation, results: dict) -> dict[str, Any]:
-    return {"mistakes": _mistakes(evaluation)}
-
-
 def _label_automation(
     evaluation: LabelEvaluation, results: dict
 ) -> dict[str, Any]:
@@ -189,28 +185,23 @@ def _label_automation(
     return {"rows": rows, "most": _NUM_ROWS}
 
 
-def _alone(evaluation: Evaluation, results: dict) -> dict[str, Any]:
-    """Nothing beside the results."""
-    return {}
-
-
-_Rows = Callable[[Any, dict], dict[str, Any]]
+_Rows = Callable[[Any, dict], dict[str, Any]] | None
 _OF_LOGS: dict[str, _Rows] = {
-    "trust": _alone,
+    "trust": None,
     "change": _change,
     "errors": _errors,
     "automation": _automation,
     "groups": _groups,
 }
-# What the blocks of a page show beside the results, by the kind.
+# What the blocks of a page show beside the results, by the kind, or None.
 _ROWS: dict[str, dict[str, _Rows]] = {
     "classes": {**_OF_LOGS, "classes": _classes},
     "scores": _OF_LOGS,
     "labels": {
-        "trust": _alone,
-        "change": _alone,
+        "trust": None,
+        "change": None,
         "labels": _labels,
-        "errors": _label_errors,
+        "errors": lambda evaluation, _: {"mistakes": _mistakes(evaluation)},
         "automation": _label_automation,
     },
 }

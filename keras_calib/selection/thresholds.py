@@ -115,12 +115,13 @@ class ErrorTarget(NamedTuple):
                 raise out_of_reach([ladder], "risk", risk, None)
             return chosen_alone(ladder, none, place, log_odds)
         limit, delta = promise
-        ranked = outcomes.loss[np.argsort(-outcomes.score, kind="stable")]
 
         def certified_at(risk: float) -> np.ndarray:
             if self.method is None:
                 return errors_alone(ladder, risk, delta)
-            claim = means(ladder, ranked, risk, delta, self.method)
+            order = np.argsort(-outcomes.score, kind="stable")
+            losses = outcomes.loss[order]
+            claim = means(ladder, losses, risk, delta, self.method)
             return alone(claim, len(ladder.threshold))
 
         def refusal() -> dict[str, Any]:

@@ -115,6 +115,34 @@ def test_what_is_passed_on_is_answered_by_who_gets_it():
         kc.compare(p, p, kc.ece, n_bins=3)
 
 
+@pytest.mark.parametrize(
+    ("call", "rule"),
+    [
+        (
+            lambda: kc.ece(IDS, PROBS, labels=IDS),
+            "labels: ece(labels, outputs)",
+        ),
+        (lambda: kc.ECE(9, num_bins=3), "num_bins: ECE(num_bins)"),
+        (
+            lambda: kc.VectorScaling().fit(IDS, logits=PROBS, labels=IDS),
+            "labels: VectorScaling.fit(labels, logits, sample_weight)",
+        ),
+        (
+            lambda: kc.Predictions.read("a.csv", path="b.csv"),
+            "path: Predictions.read(path)",
+        ),
+    ],
+)
+def test_an_argument_given_twice_is_named_without_its_values(call, rule):
+    name, called = rule.split(": ")
+    with pytest.raises(TypeError) as told:
+        call()
+    assert str(told.value) == (
+        f"`{name}` must be given once: `{called}` takes these in this order. "
+        f"Received: arguments=['{name}']"
+    )
+
+
 def test_keywords_of_keras_and_of_other_bases_are_taken():
     layer = kc.TemperatureScaling(name="t", dtype="float32", trainable=False)
     assert (layer.name, layer.trainable) == ("t", False)

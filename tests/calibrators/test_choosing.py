@@ -169,6 +169,11 @@ def test_bad_candidates_and_folds_are_refused():
             "then wrap the result",
         ),
         (
+            {"candidates": [kc.LocalTemperatureScaling()]},
+            TypeError,
+            "must fit on logits alone",
+        ),
+        (
             {"candidates": {"M": kc.MatrixScaling(penalty=None)}},
             ValueError,
             "must hold one that these data can fit",

@@ -202,10 +202,15 @@ def test_it_fits_on_a_segmenter_as_on_its_logits():
             labels, inputs, ignore_class=255
         )
         found = kc.LocalTemperatureScaling(**how)
-        found.fit_on(model, (data, labels), verbose=0)
-        np.testing.assert_allclose(
-            array(found(inputs)), array(expected(inputs)), rtol=1e-3, atol=1e-3
-        )
+        batches = [(data[:4], labels[:4]), (data[4:], labels[4:])]
+        for given in (data, labels), batches:
+            found.fit_on(model, given, verbose=0)
+            np.testing.assert_allclose(
+                array(found(inputs)),
+                array(expected(inputs)),
+                rtol=1e-3,
+                atol=1e-3,
+            )
     with pytest.raises(ValueError, match="without `pixels_per_image`"):
         found.fit_on(model, (data, labels), pixels_per_image=5)
 

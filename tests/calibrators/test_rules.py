@@ -11,6 +11,7 @@ from cases import CALIBRATORS, array
 
 import keras_calib as kc
 from keras_calib.calibrators import folds
+from keras_calib.calibrators.fitting_data import read_predictions
 
 
 def held_out(n=600, num_classes=4, seed=0):
@@ -144,6 +145,39 @@ def test_what_has_no_logits_is_told_what_to_make_of_batches():
             TypeError, match=r"Predictions\.of_batches\(batches"
         ):
             kc.TemperatureScaling().fit(data)
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        kc.VectorScaling,
+        kc.DirichletCalibration,
+        kc.StructuredMatrixScaling,
+    ],
+)
+def test_a_copy_counts_its_free_numbers_without_a_fit(cls):
+    labels, logits = held_out(200, num_classes=3)
+    fitted = cls().fit(labels, logits, num_folds=0)
+    samples = read_predictions(kc.Predictions(labels, logits, from_logits=True))
+    copy = cls.from_config(fitted.get_config())
+    most = sum(np.size(x) for x in fitted.fitted_summary().values())
+    assert fitted.degrees_of_freedom(samples) < most
+    assert copy.degrees_of_freedom(samples) == most
+
+
+def test_layers_have_names_of_their_class_and_those_of_users_each_its_own():
+    class MyScaling(kc.TemperatureScaling):
+        pass
+
+    names = [MyScaling(temperature=2.0).name for _ in range(2)]
+    assert names[0].startswith("my_scaling") and names[0] != names[1]
+    for cls, name in (
+        (kc.TemperatureScaling, "temperature_scaling"),
+        (kc.SelectiveClassifier, "selective_classifier"),
+    ):
+        assert cls().name == cls().name == name
+        assert cls(name=None).name.startswith(name)
+        assert cls(name="other").name == "other"
 
 
 def test_predictions_are_calibrated_and_no_input_of_the_layer():

@@ -239,6 +239,35 @@ def test_searches_pipelines_scores_and_pictures_take_it():
     assert display.prob_true.size
 
 
+def test_scorers_of_two_classes_and_of_names_are_those_of_the_docs():
+    two = DIGITS < 2
+    x, ids = X[two], DIGITS[two]
+    names = np.array(["one", "zero"])[1 - ids]
+
+    def less_ece(classifier, x, labels):
+        ids = np.searchsorted(classifier.classes_, labels)
+        return -kc.ece(ids, classifier.predict_proba(x))
+
+    def scores(scoring, labels):
+        return cross_val_score(
+            GaussianNB(), x, labels, scoring=scoring, cv=2, error_score="raise"
+        )
+
+    assert np.array_equal(scores(less_ece, ids), scores(less_ece, names))
+    made = functools.partial(
+        make_scorer, response_method="predict_proba", greater_is_better=False
+    )
+    model = GaussianNB().fit(x, ids)
+    second = model.predict_proba(x)[:, 1]
+    assert made(kc.ece, mode="binary")(model, x, ids) == -kc.ece(
+        ids, second, mode="binary"
+    )
+    with pytest.raises(ValueError, match='or `mode="binary"`'):
+        scores(made(kc.ece), ids)
+    with pytest.raises(TypeError, match="map names to class ids, from 0 on"):
+        scores(made(kc.ece, mode="binary"), names)
+
+
 def test_names_are_those_of_the_layers():
     with pytest.raises(ValueError, match="`calibrator` must be one of") as all_:
         CalibratedClassifier(GaussianNB(), "sigmoid").fit(X, Y)

@@ -2,6 +2,7 @@
 
 import copy
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -107,6 +108,16 @@ def test_predictors_are_saved_and_loaded(tmp_path, kind):
     assert np.abs(predicted(predictor) - wanted).max() > 1e-3
     predictor.load_weights(tmp_path / "m.weights.h5")
     np.testing.assert_array_equal(predicted(predictor), wanted)
+
+
+def test_weights_have_the_paths_that_files_of_before_have(tmp_path):
+    made = kc.MonteCarloDropout(network(), 2, from_logits=True)
+    kc.DeepEnsemble([made]).save_weights(tmp_path / "m.weights.h5")
+    found: list[str] = []
+    with h5py.File(tmp_path / "m.weights.h5") as file:
+        file.visit(found.append)
+    inner = "layers/__members/layers/monte_carlo_dropout/layers/__passes/layers"
+    assert inner in found
 
 
 def test_what_a_member_was_compiled_with_is_not_in_the_file():

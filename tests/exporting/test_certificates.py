@@ -282,7 +282,7 @@ def test_confidences_stand_for_log_odds_up_to_rounding(certified):
     [
         (([1.0, 2.0], [1]), "`scores` and `correct` must have one shape"),
         (([], []), "must not be empty"),
-        (([[1.0], [2.0]], [[1], [0]]), "`delta` needs independent samples"),
+        (([[1.0], [2.0]], [[1], [0]]), "must have shape `.n,.`. Received: sc"),
         (([1.0, np.nan], [1, 0]), "must not be NaN.*first=.1"),
         (([1.0, 2.0], [1, 0.5]), "`correct` must be 0 or 1"),
         ((["a", "b"], [1, 0]), "must hold real numbers"),

@@ -210,3 +210,8 @@ def test_names_of_the_labels_are_those_of_the_predictions():
     assert "  dog  " in repr(selector.chosen)
     part = kc.MultiLabel(kc.SelectiveClassifier(), class_names=["a", "b"])
     assert part.fit(p, risk=0.5).chosen.group == ("a", "b")
+    # Another fit takes those of its data, or numbers.
+    told = {"from_logits": True, "multi_label": True}
+    p = kc.Predictions(labels, logits, **told)
+    assert calibrator.fit(p, num_folds=0).class_names is None
+    assert selector.fit(p, risk=0.5).class_names is None

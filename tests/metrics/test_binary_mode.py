@@ -228,7 +228,10 @@ def test_outputs_of_one_axis_are_taken_by_a_compiled_model():
 
 
 def test_one_output_without_a_mode_is_refused_with_what_to_do():
-    told = r"the second of two classes need an axis more: `{}\[:, None\]`"
+    told = (
+        r"the second of two classes need an axis more: `{}\[:, None\]`, or "
+        '`mode="binary"` if it is an argument'
+    )
     with pytest.raises(ValueError, match=told.format("outputs")):
         kc.ece([0, 1], [0.2, 0.7])
     with pytest.raises(ValueError, match=told.format("y_pred")):

@@ -143,6 +143,23 @@ def test_pixels_are_rows_of_their_image_in_tables(tmp_path, ending, votes):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
+def test_what_is_of_a_row_is_one_column(tmp_path, ending):
+    beside = {"sample_weight": WEIGHT, "units": IDS, "groups": IDS, "ids": IDS}
+    for outputs in PROBS, PROBS[:, :1]:
+        paths = [tmp_path / f"{name}{ending}" for name in "ab"]
+        Predictions(IDS % 2, outputs, **beside).write(paths[0])
+        columns = {k: x[:, None] for k, x in beside.items()}
+        Predictions(IDS % 2, outputs, **columns).write(paths[1])
+        one, other = map(Predictions.read, paths)
+        for name in ("outputs", "sample_weight", "units", "ids"):
+            found = np.ravel(getattr(one, name))
+            np.testing.assert_array_equal(found, np.ravel(getattr(other, name)))
+        assert [*one.groups] == [*other.groups] == ["group"]
+        if ending != ".npz":
+            assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("ignored", [-1, 255])
 def test_the_ignored_class_weighs_nothing(tmp_path, ending, ignored):
     labels = np.where(IDS == 2, ignored, IDS)

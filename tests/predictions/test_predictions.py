@@ -19,9 +19,9 @@ LABELS = np.random.default_rng(1).integers(0, 3, 40)
 INPUTS = np.random.default_rng(2).normal(size=(40, 5)).astype("float32")
 
 
-def model_of(activation=None):
+def model_of(activation=None, channels=3):
     keras.utils.set_random_seed(0)
-    last = keras.layers.Dense(3, activation=activation)
+    last = keras.layers.Dense(channels, activation=activation)
     return keras.Sequential([keras.Input((5,)), last])
 
 
@@ -101,10 +101,39 @@ def test_a_calibrator_or_an_operation_at_the_end_says_it_too():
     probs = keras.ops.softmax(keras.layers.Dense(3)(inputs))
     scaling = TemperatureScaling(temperature=2.0)
     logits = scaling(keras.layers.Dense(3)(inputs))
-    for outputs, from_logits in ((probs, False), (logits, True)):
+    # What passes values on changes nothing.
+    cast = keras.layers.Activation("linear")(probs)
+    dropped = keras.layers.Dropout(0.5)(keras.layers.Identity()(probs))
+    of_each = (probs, False), (logits, True), (cast, False), (dropped, False)
+    for outputs, from_logits in of_each:
         model = keras.Model(inputs, outputs)
         p = Predictions.of_model(model, (INPUTS, LABELS), verbose=0)
         assert p.from_logits is from_logits
+
+
+def test_a_softmax_is_asked_for_nothing_whatever_the_loss():
+    steps = keras.Input((None, 5))
+    dense = keras.layers.Dense(3, "softmax")
+    tagger = keras.Model(steps, keras.layers.TimeDistributed(dense)(steps))
+    p = Predictions.of_model(tagger, (INPUTS[None], LABELS[None]), verbose=0)
+    assert not p.from_logits
+    inputs = keras.Input((5,))
+    logits = keras.layers.Dense(3)(inputs)
+    named = {"logits": logits, "probabilities": keras.ops.softmax(logits)}
+    both = keras.Model(inputs, named)
+    once = keras.Model(inputs, named["probabilities"])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    for model, names in (both, named), (once, [None]):
+        model.compile(loss=loss)
+        for name in names:
+            p = Predictions.of_model(
+                model, (INPUTS, LABELS), output=name, verbose=0
+            )
+            assert p.from_logits is (name == "logits")
+    one = model_of("sigmoid", 1)
+    one.compile(loss=keras.losses.BinaryCrossentropy(from_logits=True))
+    p = Predictions.of_model(one, (INPUTS, LABELS % 2), verbose=0)
+    assert not p.from_logits
 
 
 def test_logits_of_probabilities_are_their_logs():
@@ -169,6 +198,12 @@ def test_groups_and_units_come_from_batches_or_beside_them():
     first, second = p.split(0.5, by="site")
     assert {*first.groups["site"]} | {*second.groups["site"]} == {"a", "b"}
     assert not {*first.groups["site"]} & {*second.groups["site"]}
+    # Functions come first, and the others in their order.
+    groups = dict.fromkeys("qwertyuiop", units) | of_batch
+    p = Predictions.of_model(
+        model_of(), (INPUTS, LABELS), groups=groups, verbose=0
+    )
+    assert [*p.groups] == ["site", *"qwertyuiop"]
     short = Predictions.of_model(
         model_of(), (INPUTS, LABELS), units=units[:20], verbose=0
     )

@@ -104,11 +104,39 @@ def test_metrics_are_picked_in_every_form():
             ValueError,
             "must read outputs as they are",
         ),
+        (["ece", kc.ECE(num_bins=3)], ValueError, "different names: pass"),
+        (["ece", kc.CalibrationMetrics(["ece"])], ValueError, "names=..ece.."),
     ):
         with pytest.raises(error, match=rule):
             kc.evaluate(p, metrics=wrong, verbose=0)
     with pytest.raises(TypeError, match="must be told to the `Predictions`"):
         kc.evaluate(p, from_logits=True)
+
+
+def test_a_metric_object_has_the_interval_that_it_gives():
+    rng = np.random.default_rng(2)
+    second = rng.random((5, 3, 4))
+    probs = np.stack([1 - second, second], axis=-1)
+    labels = rng.integers(2, size=second.shape)
+    metrics = [
+        kc.metrics.PerImage("ece"),
+        kc.ECE(mode="binary", name="binary_ece"),
+        kc.CalibrationMetrics(["mce"], prefix="their_"),
+        kc.metrics.SmoothECE(),
+    ]
+    p = kc.Predictions(labels, probs)
+    found = kc.evaluate(p, metrics=["ece", *metrics], verbose=0)
+    names = ["ece", "image_ece", "binary_ece", "their_mce", "smooth_ece"]
+    assert [*found.results["model"]] == names
+    for name, metric in zip(names[1:], metrics, strict=True):
+        row = found[name]
+        ends = row["low"], row["high"]
+        if name == "smooth_ece":
+            assert np.isnan(ends).all()
+            continue
+        metric.update_state(labels, probs)
+        expected = metric.interval()
+        assert ends == (expected[name] if "mce" in name else expected)
 
 
 def test_a_list_of_predictions_is_one_table():

@@ -60,7 +60,6 @@ WRONG = {
 }
 # They hand keywords on to what the caller names, or to Keras or matplotlib.
 PASS_ON = {
-    "CalibratedDecoder.__init__",
     "Calibrator.set_fitted",
     "Calibrator.set_known",
     "CalibratesPredictions.given",

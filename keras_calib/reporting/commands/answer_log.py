@@ -20,8 +20,8 @@ from keras_calib.predictions.roles import (
     ROLES,
     FileOptions,
     check_one_role,
-    check_one_truth,
     check_present,
+    check_told,
     column_of,
 )
 from keras_calib.predictions.tables import Table, plain
@@ -87,7 +87,7 @@ class AnswerLog:
             x: column_of(x, columns[x], () if x in _ASKED else free)
             for x in _READ
         }
-        check_one_truth(columns)
+        check_told(columns)
         if columns["labels"] or columns["predicted"]:
             # As asked for, whatever a column of another name says.
             found["correct"] = None

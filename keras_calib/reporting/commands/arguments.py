@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from keras_calib.backend.errors import value_error
-from keras_calib.predictions.roles import ROLES
+from keras_calib.predictions.roles import ROLES, check_told
 from keras_calib.reporting.commands.terminal import Found, Progress, blamed
 
 
@@ -134,6 +134,7 @@ class Command(NamedTuple):
                 "--separator must be one sign, and not that of --decimal",
                 **{"--separator": given.separator},
             )
+        check_told(vars(given))
         self.check_own(given)
 
     def check_files(self, given: argparse.Namespace) -> None:
@@ -178,7 +179,7 @@ def flags(*names: str) -> dict[str, str]:
 
 
 # How errors of the reader call its arguments here.
-_OF_READER = *ROLES, "votes", "multi_label", "class_names"
+_OF_READER = *ROLES, "votes", "multi_label", "class_names", "ignore_class"
 READER_WORDS = {
     **{f"{k}=": flag for k, flag in flags(*_OF_READER).items()},
     "decimal": "--decimal",

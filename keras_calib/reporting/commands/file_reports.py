@@ -90,6 +90,11 @@ def report_of_files(
             "Votes and --selection exclude each other: the guarantee of a "
             "threshold is for one class of each sample. Choose it on class ids"
         )
+    if first.multi_label and held_out:
+        raise ValueError(
+            "Several labels at once are reported as they are: leave out "
+            f"{' and '.join(held_out)}"
+        )
     if held_out:
         # Before anything is fitted.
         apart = {"--predictions": first, **held_out}

@@ -180,6 +180,11 @@ def _check(given: argparse.Namespace) -> None:
             "--selection, the data to choose with, and --risk, the risk to "
             "choose for, need each other"
         )
+    if given.votes and given.selection:
+        raise ValueError(
+            "--votes and --selection exclude each other: choose the threshold "
+            "on class ids"
+        )
     if given.calibrator is not None and given.calibration is None:
         raise ValueError(
             "--calibrator needs --calibration, the data to fit it on"

@@ -148,8 +148,6 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             (["--calibration=twenty.npz"], "num_classes=4 .*=20 in --calib"),
             (["--calibration=twenty.npz", *select], "=20 in --calib"),
             (["--predictions=twenty.npz"], "twenty.npz"),
-            (["--logits=logits", "--confidence=labels"], "--confidence excl"),
-            (["--correct=a", "--predicted=b"], r"absent=\['a', 'b'\]"),
             (["--probs=a*b*"], r"a pattern with one \* in place"),
             # What the file holds is not what it says.
             (["--calibration=odd.npz"], "odd.npz: .* must be logits, not prob"),
@@ -183,6 +181,9 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             ),
         ],
         2: [
+            (["--logits=logits", "--confidence=labels"], "--confidence excl"),
+            (["--correct=a", "--predicted=b"], "--predicted exclude"),
+            (["--votes", "--multi-label"], "--multi-label exclude each"),
             (["--risk=0.1"], "--selection.* and --risk"),
             (["--selection=s.npz"], "--selection.* and --risk"),
             (["--calibrator=temperature"], "--calibrator needs --calibration"),
@@ -430,6 +431,12 @@ def test_a_file_is_reported_as_its_predictions(
     found = json.loads(capsys.readouterr().out)
     wanted = Found("", {"out": str(out), "models": kc.report(p).results})
     assert_close(found, json.loads(printed(wanted, as_json=True)))
+    if kind == "labels":
+        other = tmp_path / f"other{ending}"
+        p.write(other)
+        more = f"--calibration={other}", f"--out={out}"
+        code, line = refused(capsys, f"--predictions={path}", *more)
+        assert code == 1 and f"leave out --calibration={other}" in line
 
 
 def assert_close(found, wanted):

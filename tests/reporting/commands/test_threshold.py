@@ -258,12 +258,14 @@ ROW = '{"confidence":0.9,"label":1,"predicted":%s}'
             ["--labels=x", "--predicted=y"],
             "50 answers, of which 100.00% are",
         ),
+        # A name that is like one of probabilities, beside no label.
         (
             "a.csv",
-            ["confidence,correct,x,y", "0.9,1,a,b"],
-            ["--correct=correct", "--labels=x", "--predicted=y"],
-            "--correct exc",
+            ["confidence,correct,prob_note", *["0.9,1,x"] * 50],
+            [],
+            "50 answers, of which 0.00%",
         ),
+        ("a.jsonl", [], [], "a.jsonl must have samples"),
         (
             "a.csv",
             [
@@ -339,6 +341,8 @@ def test_an_empty_cell_is_no_class(tmp_path, capsys):
         (["--risk=0.001"], 1, "--log=log.csv: No threshold is certified"),
         (["--risk=0.1", "--groups=task"], 1, "absent=['task']"),
         (["--risk=0.1", "--confidence=score"], 1, "score` must be the prob"),
+        (["--risk=0.1", "--confidence=score"], 1, "takes others by --score."),
+        (["--risk=0.1", "--correct=a", "--labels=b"], 2, "--labels exclude"),
         (["--risk=0.1", "--correct=shares"], 1, "for example by grade >="),
         (["--risk=0.1", "--ids=correct"], 1, "`id` must be there once"),
         (["--risk=0.1", "--calibration=same.csv", "--ids=id"], 1, "same"),

@@ -132,6 +132,7 @@ def test_votes_that_cannot_be_are_refused(tmp_path, capsys, monkeypatch):
     (tmp_path / "top.csv").write_text("confidence,correct\n0.9,1\n")
     few = "prob_0,prob_1,prob_2,votes_0,votes_1\n0.2,0.3,0.5,1,2\n"
     (tmp_path / "few.csv").write_text(few)
+    select = "--selection=other.npz", "--risk=0.1"
     for code, file, more, words in (
         (
             1,
@@ -145,13 +146,9 @@ def test_votes_that_cannot_be_are_refused(tmp_path, capsys, monkeypatch):
         (1, "empty.npz", [], "a weight of 0. Received: row=5"),
         (1, "none.npz", [], "must have the labels that --votes reads"),
         (1, "top.csv", [], "must have `label` or `labels`"),
-        (1, "good.npz", ["--ignore-class=1"], "without --ignore-class"),
-        (
-            1,
-            "good.npz",
-            ["--selection=other.npz", "--risk=0.1"],
-            "Votes and --selection exclude",
-        ),
+        (2, "good.npz", ["--ignore-class=1"], "--ignore-class exclude each"),
+        (2, "good.npz", ["--predicted=logits"], "--predicted exclude each"),
+        (2, "good.npz", [*select], "--votes and --selection exclude"),
     ):
         given = ["report", f"--predictions={file}", "--votes", "--quiet"]
         try:
