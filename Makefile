@@ -15,7 +15,7 @@ PYTEST = -m pytest --numprocesses=$(WORKERS) --dist=loadfile
 PORTABLE = portable and not slow
 # Seconds of processor time of all fast tests, on the machine that
 # tests/cpu_budget.py measures by; not asked of some.
-BUDGET = $(if $(TESTS),,--cpu-budget=480)
+BUDGET = $(if $(TESTS),,--cpu-budget=430)
 # Old packages do what newer ones beside them deprecate; converters and the
 # example server are for the TensorFlow of their day. Frozen ends of intervals
 # are as close as the solver of one SciPy finds them.

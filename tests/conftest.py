@@ -1,7 +1,9 @@
 """Where the tests find reference values and real data."""
 
 import fnmatch
+import functools
 import gc
+import inspect
 import os
 import sys
 from collections import defaultdict
@@ -58,6 +60,20 @@ def pytest_sessionstart(session):
         tf.config.optimizer.set_experimental_options(
             {"disable_meta_optimizer": True}
         )
+        operations_forget_where_they_were_made()
+
+
+def operations_forget_where_they_were_made():
+    """TensorFlow keeps the Python stack of each operation that it traces.
+
+    That takes a tenth of the time of the fast tier, and errors in graphs
+    alone show it. TensorFlow has no switch for it: this is its private part.
+    """
+    from tensorflow.python.framework import ops
+
+    create = getattr(ops, "_create_c_op", None)
+    if create and "extract_traceback" in inspect.signature(create).parameters:
+        ops._create_c_op = functools.partial(create, extract_traceback=False)
 
 
 def pytest_collection_modifyitems(items):

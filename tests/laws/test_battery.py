@@ -25,13 +25,14 @@ from odd_inputs import (
     shown,
     with_wide_id,
 )
+from report_pages import results_alone
 
 from keras_calib.plots.display import Display
 
 # Fits that need a package which this environment lacks.
 OUT_OF_REACH = {x.cls.__name__ for x in CALIBRATORS if not x.can_fit}
-# Fits a posterior, traces a metric for each image, or makes a page.
-SLOW = "GaussianProcessCalibration", "PerImage", "report"
+# It fits a posterior.
+SLOW = ("GaussianProcessCalibration",)
 CALLED = [
     name
     for name in NAMES
@@ -61,25 +62,38 @@ KINDS = (
 )
 
 
+def cases(names, slow=(), *given):
+    """Names with their marks, each with what else is given to a test."""
+    for name in names:
+        marks = [pytest.mark.portable] if name in KINDS else []
+        marks += [pytest.mark.slow] if name in slow else []
+        yield pytest.param(name, *given, marks=marks)
+
+
 def named(names, slow=()):
-    """A parametrization by these names, some of them with marks."""
-    portable = pytest.mark.portable
-    marks = {x: [portable] if x in KINDS else [] for x in names}
-    for name in marks.keys() & set(slow):
-        marks[name].append(pytest.mark.slow)
-    values = [pytest.param(x, marks=each) for x, each in marks.items()]
-    return pytest.mark.parametrize("name", values)
+    """A parametrization by these names, some of them slow."""
+    return pytest.mark.parametrize("name", [*cases(names, slow)])
 
 
-# Half of the kinds for each name, other ones for the next; or all of them.
-SHARES = pytest.mark.parametrize(
-    "least", [2, pytest.param(1, marks=pytest.mark.slow)], ids=["half", "all"]
-)
+def shared(slow=()):
+    """A third of the kinds for each name, other ones for the next; or all."""
+    fast = [name for name in CALLED if name not in slow]
+    values = [*cases(fast, (), 3), *cases(CALLED, CALLED, 1)]
+    return pytest.mark.parametrize(("name", "least"), values)
+
+
+@pytest.fixture(autouse=True)
+def reports_have_no_pages(request, monkeypatch):
+    """Their results are looked at; pages take most of the time."""
+    case = getattr(request.node, "callspec", None)
+    if case and case.params.get("name") == "report":
+        results_alone(monkeypatch)
 
 
 def some(kinds, name, most=4, least=1):
     """All, or those that are due for this name: other ones for each."""
-    share = (least if BACKEND == "tensorflow" else 3) * (1 + (name in HALVED))
+    share = max(least, 1 if BACKEND == "tensorflow" else 3)
+    share *= 1 + (name in HALVED)
     every = min(share * entry_of(name).every, most)
     return list(kinds)[CALLED.index(name) % every :: every]
 
@@ -99,8 +113,7 @@ def test_what_takes_no_predictions_is_listed_with_its_reason():
     assert len(CALLED) > 110
 
 
-@SHARES
-@named(CALLED, slow=SLOW)
+@shared(slow=SLOW)
 def test_every_form_of_the_same_numbers_gives_the_same_value(name, least):
     entry = entry_of(name)
     labels, outputs, whole, weight = base_of(name)
@@ -189,8 +202,7 @@ def odd_calls(name):
             yield f"weights {kind}", (labels, outputs, changed, 2), False
 
 
-@SHARES
-@named(CALLED)
+@shared()
 def test_what_is_odd_is_refused_in_the_words_of_the_house(name, least):
     entry = entry_of(name)
     wrong = []
@@ -233,7 +245,7 @@ def test_ids_that_a_cast_would_wrap_are_refused(name):
     assert not wrong, "\n".join(wrong)
 
 
-@named(battery.BY_MODEL, slow=["report"])
+@named(battery.BY_MODEL)
 def test_what_is_odd_is_refused_by_way_of_a_model(name):
     entry = battery.BY_MODEL[name]
     probs = entry.takes == "probs"

@@ -1,4 +1,7 @@
-"""Laws of every loss: what must change nothing, and what must stay finite."""
+"""Laws of every loss: what must change nothing, and what must stay finite.
+
+Those that run in a graph stand here together: a process traces each loss once.
+"""
 
 import json
 
@@ -10,6 +13,7 @@ from keras import ops
 from loss_batches import (
     ALL,
     CASES,
+    COUPLED,
     FIRST,
     HERE,
     INVARIANT,
@@ -183,6 +187,63 @@ def test_a_sample_of_weight_0_may_hold_anything():
             for x, y in zip(found, expected, strict=True):
                 np.testing.assert_array_equal(x, y, err_msg=str(case))
                 assert not x[1:4].any(), case
+
+
+# What weights and ignored labels mean.
+
+
+def test_weights_multiply_the_losses_of_single_samples():
+    for case in PER_SAMPLE:
+        ((ids, logits, _),) = draws(case)
+        weight = np.random.default_rng(1).choice([0.0, 0.5, 2.0], len(ids))
+        losses, gradient = in_a_graph(case, ids, logits, weight)
+        plain, slopes = in_a_graph(case, ids, logits)
+        agree(case, losses, weight * plain)
+        agree(case, gradient, weight[:, None] * slopes)
+
+
+def test_whole_weights_are_repeats():
+    # More rows than before: a mean divides by another number.
+    weight = np.array([2, 1, 0, 3, 0, 2, 0, 3])
+    repeated = np.repeat(np.arange(8), weight)
+    for case in COUPLED:
+        # Tied logits near 0, and others that are apart.
+        for ids, logits, tied in draws(case)[1:3]:
+            losses, gradient = in_a_graph(case, ids, logits, weight)
+            values, slopes = eager(case, ids[repeated], logits[repeated])
+            agree(case, losses.sum(), values.sum())
+            assert (losses[weight == 0] == 0).all(), case
+            assert (gradient[weight == 0] == 0).all(), case
+            if smooth(case, tied).all():
+                expected = np.zeros_like(gradient)
+                np.add.at(expected, repeated, slopes)
+                agree(case, gradient, expected)
+
+
+def test_an_ignored_label_is_a_dropped_row():
+    for case in ALL:
+        for ids, logits, tied in draws(case):
+            lost = np.random.default_rng(2).permutation(len(ids))
+            lost = lost[: len(ids) // 3]
+            weight = np.ones(len(ids))
+            weight[lost] = 0
+            expected = in_a_graph(case, ids, logits, weight)
+            ids[lost], logits[lost] = 255, np.nan
+            # The share of an objectness is by place.
+            losses, gradient = in_a_graph(case, ids, logits)
+            agree(case, losses, expected[0])
+            assert (losses[lost] == 0).all(), case
+            assert (gradient[lost] == 0).all(), case
+            kept = smooth(case, tied)
+            agree(case, gradient[kept], expected[1][kept])
+
+
+def test_nothing_but_ignored_labels_gives_zero():
+    for case in ALL:
+        ids, logits, _ = draws(case)[0]
+        ids[:] = 255
+        for x in in_a_graph(case, ids, logits):
+            assert (x == 0).all(), case
 
 
 # Derivatives.

@@ -63,7 +63,11 @@ FEW = {case.name for case in KINDS} | set(OTHERS)
 def test_copies_and_pickles_have_the_state(name):
     make, batch = ALL[name]
     metric = make()
-    for way, copied in WAYS.items():
+    # All ways of one of each kind; of the others one way, another for each.
+    place = list(ALL).index(name) % len(WAYS)
+    ways = list(WAYS) if name in FEW else [list(WAYS)[place]]
+    for way in ways:
+        copied = WAYS[way]
         metric.reset_state()
         assert not facts(copied(metric))["sums"].any(), way
         metric.update_state(*batch)

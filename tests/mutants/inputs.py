@@ -45,7 +45,7 @@ MUTANTS = {
         "inputs/batch.py",
         "        both(valid, mask),\n",
         "        mask,\n",
-        "laws/test_loss_weights.py::test_an_ignored_label_is_a_dropped_row",
+        "laws/test_losses.py::test_an_ignored_label_is_a_dropped_row",
     ),
     "weightless_samples_are_judged": Mutant(
         "inputs/batch.py",

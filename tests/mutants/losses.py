@@ -5,7 +5,7 @@ from mutants.mutant import Mutant
 _GOLDENS = "losses/test_goldens.py::"
 _AUTHORS = _GOLDENS + "test_values_and_gradients_are_the_authors"
 _SUM = "laws/test_losses.py::test_gradients_sum_to_zero_over_the_classes"
-_REPEATS = "laws/test_loss_weights.py::test_whole_weights_are_repeats"
+_REPEATS = "laws/test_losses.py::test_whole_weights_are_repeats"
 _TARGETS = "formulas/test_targets.py::"
 _REGULARIZERS = "losses/test_regularizers.py::"
 

@@ -105,7 +105,7 @@ def test_thresholds_are_those_of_scores_and_correctness(name):
 def test_a_log_is_enough_where_scores_and_correctness_are():
     whole = kc.choose_threshold(OF_PROBS, **TARGET)
     assert kc.choose_threshold(LOG, **TARGET).coverage == whole.coverage
-    pilot = {"risk": 0.3, "max_samples": 2000, "sizes": [100]}
+    pilot = {"risk": 0.3, "max_samples": 300}
     scores = LOG.confidence, LOG.correct
     found = kc.plan(pilot=LOG, **pilot)
     assert found.samples == kc.plan(pilot=scores, **pilot).samples

@@ -205,25 +205,25 @@ def test_top1_records_are_confidence_and_correctness(tmp_path, form, ending):
 @pytest.mark.parametrize(
     ("column", "value", "options", "match"),
     [
-        ("prob_1", None, {}, r"`prob_1` must have a value .* row=5001"),
-        ("prob_1", "x", {}, r"`prob_1` must hold numbers .* row=5001, .*'x'"),
-        ("prob_1", "0;5", {}, r"prob_1.* row=5001, value='0;5'"),
-        ("prob_1", 0.9, {}, r"must sum to 1 .* row=5001, .* sum=1.4"),
-        ("prob_1", -0.5, {}, r"in \[0, 1\].* row=5001"),
-        ("prob_1", "inf", {}, r"`prob_1` must be .* row=5001, .*=inf"),
-        ("label", 2, {}, r"`label` must hold class ids in \[0, 2\).* row=5001"),
+        ("prob_1", None, {}, r"`prob_1` must have a value .* row=501"),
+        ("prob_1", "x", {}, r"`prob_1` must hold numbers .* row=501, .*'x'"),
+        ("prob_1", "0;5", {}, r"prob_1.* row=501, value='0;5'"),
+        ("prob_1", 0.9, {}, r"must sum to 1 .* row=501, .* sum=1.4"),
+        ("prob_1", -0.5, {}, r"in \[0, 1\].* row=501"),
+        ("prob_1", "inf", {}, r"`prob_1` must be .* row=501, .*=inf"),
+        ("label", 2, {}, r"`label` must hold class ids in \[0, 2\).* row=501"),
         ("label", "cat", {}, "`label` must hold numbers, or names of"),
         (
             "label",
             "Cat",
             {"class_names": ["cat", "dog"]},
-            r"`label` must be the name of a class .* row=5001, value='Cat'",
+            r"`label` must be the name of a class .* row=501, value='Cat'",
         ),
         (
             "weight",
             -1,
             {"sample_weight": "weight"},
-            r"`weight` must be .* row=5001",
+            r"`weight` must be .* row=501",
         ),
         ("prob_1", 0.5, {"labels": "y"}, r"absent=\['y'\]"),
         ("prob_1", 0.5, {"probs": "q"}, "columns of `probs=`"),
@@ -237,13 +237,13 @@ def test_top1_records_are_confidence_and_correctness(tmp_path, form, ending):
             "weight",
             1.5,
             {"confidence": "weight", "correct": "label"},
-            "probability of the predicted class.* row=5001, value=1.5",
+            "probability of the predicted class.* row=501, value=1.5",
         ),
         (
             "label",
             3,
             {"confidence": "weight", "correct": "label"},
-            "`label` must be 0, 1, true or false.* row=5001, value='3'",
+            "`label` must be 0, 1, true or false.* row=501, value='3'",
         ),
         (
             "label",
@@ -256,9 +256,9 @@ def test_top1_records_are_confidence_and_correctness(tmp_path, form, ending):
 def test_errors_name_column_row_and_value(
     tmp_path, column, value, options, match
 ):
-    columns = {name: [0.5] * 6000 for name in ("prob_0", "prob_1", "weight")}
-    columns["label"] = [0, 1] * 3000
-    columns[column][5000] = "" if value is None else value
+    columns = {name: [0.5] * 600 for name in ("prob_0", "prob_1", "weight")}
+    columns["label"] = [0, 1] * 300
+    columns[column][500] = "" if value is None else value
     path = write_table(tmp_path / "a.csv", ",", columns)
     with pytest.raises(ValueError, match=match):
         Predictions.read(path, **options)
