@@ -55,7 +55,7 @@ class ThresholdTable(Result):
         rows = slice(start, start + 2 * _AROUND + 1)
         columns = {k: x[rows] for k, x in self._columns().items()}
         columns["threshold"] = told_apart(columns["threshold"])
-        mark = ["<- chosen" * x for x in columns.pop("chosen").tolist()]
+        mark = ["<- chosen" if x else "" for x in columns.pop("chosen")]
         return {**columns, "": mark}
 
     def _note(self) -> str:
