@@ -288,7 +288,7 @@ def test_layers_take_probabilities_and_warn_of_them_as_logits(
         parts = [(labels[i : i + 50], probs[i : i + 50]) for i in (0, 50, 100)]
         told = kc.Predictions.of_batches(parts, from_logits=True)
         for data in ((labels, probs), (told,)):
-            with pytest.warns(RuntimeWarning, match=r"pass log\(p / \(1 - p"):
+            with pytest.warns(RuntimeWarning, match="pass `from_logits=False`"):
                 kc.TemperatureScaling().fit(*data)
 
 
