@@ -94,10 +94,21 @@ def mask_of_output(
     return mask
 
 
+def makes_mask(model: keras.Model) -> bool:
+    """Whether a layer of the model masks padding."""
+    is_model = isinstance(model, keras.Model)
+    return is_model and any(map(_masks, nested_layers(model)))
+
+
+def _masks(layer: keras.layers.Layer) -> bool:
+    is_masking = isinstance(layer, keras.layers.Masking)
+    return is_masking or bool(getattr(layer, "mask_zero", False))
+
+
 def _may_mask(layer: keras.layers.Layer) -> bool:
     known = type(layer).__module__.startswith(("keras.", "keras_calib."))
-    masks = isinstance(layer, keras.layers.Masking | keras.layers.Lambda)
-    return masks or not known or bool(getattr(layer, "mask_zero", False))
+    is_lambda = isinstance(layer, keras.layers.Lambda)
+    return _masks(layer) or is_lambda or not known
 
 
 def _reader(reference: Callable[[], Any], chosen: _Reader) -> _Reader:

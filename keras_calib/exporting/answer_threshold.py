@@ -211,8 +211,8 @@ def promised(facts: dict[str, Any]) -> Choice:
     selection, guarantee = facts["selection"], facts["guarantee"]
     if selection.get("groups") is not None:
         raise value_error(
-            "the file must have one threshold, not one for each group: watch "
-            "each group by itself, with `risk` and `coverage`",
+            "the file must have one threshold, not one for each group: choose "
+            "one with the rows of each group, and watch it by its file",
             groups=[one["group"] for one in selection["groups"]][:20],
         )
     if facts["kind"] not in ("errors", "coverage"):

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.errors import type_error, value_error, warn
 from keras_calib.backend.keras_internals import keras_mask
-from keras_calib.backend.predict import mask_of_output, preparation
+from keras_calib.backend.predict import makes_mask, mask_of_output, preparation
 from keras_calib.backend.progress import with_progress
 from keras_calib.backend.replicas import shared_by_replicas, warn_of_differences
 from keras_calib.inputs.checks import check_integer
@@ -225,13 +225,21 @@ class Predictor:
     Args:
         model: A Keras model.
         output: The output to read, of several.
+        counts_padding: Whether no class is ignored, as that of padding.
 
     Warns:
-        RuntimeWarning: If replicas would predict different things.
+        RuntimeWarning: If replicas would predict different things, or the
+            model masks padded steps and loses the mask.
     """
 
-    def __init__(self, model: keras.Model, output: ChosenOutput | None = None):
+    def __init__(
+        self,
+        model: keras.Model,
+        output: ChosenOutput | None = None,
+        counts_padding: bool = True,
+    ):
         warn_of_differences(model)
+        self._may_warn = counts_padding and makes_mask(model)
         self._model, self._output = model, output
         self._chosen = _only if output is None else output.of
         self._prepare = preparation(model)
@@ -271,6 +279,13 @@ class Predictor:
         # kept.
         outputs = outputs[:count]
         weight = masked_weight(batch.sample_weight, mask, outputs.shape[:-1])
+        if self._may_warn and weight is None and outputs.ndim > 2:
+            self._may_warn = False
+            warn(
+                "The model masks padded steps, but a layer behind that, such "
+                "as a convolution, loses the mask, so that padding counts: "
+                "give it the `sample_weight` 0, or a label for `ignore_class`"
+            )
         return batch._replace(outputs=outputs, sample_weight=weight)
 
 

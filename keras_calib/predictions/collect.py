@@ -149,7 +149,8 @@ class ModelRun:
 
     def predictor(self) -> Predictor:
         """The model, to predict batch by batch."""
-        return Predictor(self._model, self.reading.output)
+        counts_padding = self.reading.ignore_class is None
+        return Predictor(self._model, self.reading.output, counts_padding)
 
     def examples(self) -> Iterator[Examples]:
         """The batches of the data with predictions."""

@@ -91,6 +91,14 @@ def gathered(
     )
     for part in (*fitted["selector"].values(), *fitted["calibrator"].values()):
         getattr(part, "check_fitted", bool)()
+        if groups := getattr(part, "groups", ()):
+            raise value_error(
+                "`selector` must have one threshold for all, as a report does "
+                "not tell those of groups apart: make one of each group, or "
+                "`by_group(p, accept=selector(p.outputs, "
+                'from_logits=p.from_logits, groups=p.groups[name])["accept"])`',
+                groups=groups[:4],
+            )
     if data is None:
         given, batches = _of_predictions(models, options)
     else:

@@ -127,6 +127,20 @@ def test_a_selector_answers_for_predictions():
     )
 
 
+def test_rows_that_depend_on_each_other_are_refused():
+    labels, logits = noisy(n=100)
+    visits = kc.Predictions(
+        labels, logits, from_logits=True, units=np.arange(100) // 2
+    )
+    pixels = kc.Predictions(
+        labels.reshape(4, 5, 5), logits.reshape(4, 5, 5, -1), from_logits=True
+    )
+    for p in (visits, pixels):
+        with pytest.raises(ValueError, match="do not depend on each other"):
+            monitor().update(p, True)
+    assert monitor().update(visits[::2], True).counts["answers"] == 50
+
+
 def test_sums_of_parts_add_and_leave_the_monitor_alone():
     rows = answers(3_000, drift=2.0)
     watching = monitor()

@@ -164,6 +164,23 @@ def test_masked_rows_weigh_nothing():
     assert p.outcomes().unit.tolist() == [0, 0, 1, 1, 1]
 
 
+# Keras tells whoever builds the model.
+@pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")
+def test_a_mask_that_a_layer_loses_is_told():
+    inputs = keras.Input((4,), dtype="int32")
+    x = keras.layers.Embedding(6, 3, mask_zero=True)(inputs)
+    model = keras.Model(inputs, keras.layers.Conv1D(3, 1)(x))
+    ids = np.array([[1, 2, 0, 0], [3, 4, 5, 0]])
+    data = ids, np.ones_like(ids)
+    with pytest.warns(RuntimeWarning, match="loses the mask, so that padding"):
+        assert Predictions.of_model(model, data, verbose=0).correct.size == 8
+    # Whoever leaves padding out is told nothing.
+    weighted = Predictions.of_model(model, (*data, ids > 0), verbose=0)
+    assert weighted.sample_weight.sum() == 5
+    p = Predictions.of_model(model, data, ignore_class=0, verbose=0)
+    assert p.outputs.shape == (2, 4, 3)
+
+
 def test_sequences_of_several_lengths_end_in_rows_without_weight():
     inputs = keras.Input((None, 2))
     model = keras.Model(inputs, keras.layers.Dense(3)(inputs))

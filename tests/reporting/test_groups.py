@@ -89,6 +89,9 @@ def test_a_page_with_a_selector_blames_the_risk_of_a_group():
     assert all(text in table for text in found["sentences"])
     for name in ("coverage", "risk"):
         assert f">{name}" in table.lower()
+    selector.fit(labels, np.log(probs), coverage=0.5, groups=site)
+    with pytest.raises(ValueError, match="must have one threshold for all"):
+        report_of(labels, np.log(probs), from_logits=True, selector=selector)
 
 
 @pytest.mark.usefixtures("words_alone")

@@ -34,6 +34,7 @@ examples:
   keras-calib verify serving/1 --data=selection.parquet
   keras-calib verify model.tflite --data=log.csv --score=margin
   keras-calib verify threshold.json --data=answers.parquet
+  keras-calib verify threshold.json --data=logits.csv --labels=truth --logits=z
 """
 # How errors call the library's arguments here.
 _WORDS = {
@@ -42,13 +43,15 @@ _WORDS = {
     "groups": "--groups",
     "cost": "--cost",
 }
-_COLUMNS = "score", "confidence", "correct", "groups", "cost", "separator"
+# Of a log, as `threshold` reads it; an exported model has records.
+_OF_LOG = "logits", "probs", "labels", "predicted", "ids"
+_READ = "score", "confidence", "correct", *_OF_LOG, "groups", "cost"
 
 _OPTIONS: Options = {
     "path": "the exported folder or file, or the file of a threshold",
     "--data FILE": "records of the data that chose the threshold",
     **columns(
-        *("score", "confidence", "correct", "groups", "cost"),
+        *_READ,
         confidence="column of confidences, instead of scores",
         groups="column of groups, for thresholds by group (group)",
         cost="column of costs of answers, with costs (cost)",
@@ -60,7 +63,8 @@ _OPTIONS: Options = {
 def _check(given: argparse.Namespace) -> None:
     if given.score is not None and given.confidence is not None:
         raise ValueError("--score and --confidence exclude each other")
-    used = [f"--{x}" for x in _COLUMNS if getattr(given, x) is not None]
+    read = *_READ, "separator"
+    used = [f"--{x}" for x in read if getattr(given, x) is not None]
     if used and given.data is None:
         raise ValueError(f"{', '.join(used)} needs --data, the records to read")
 
@@ -116,11 +120,15 @@ def _records(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:
 
     facts = read_statement(statement_path(path_of(given.path)))
     if facts["artefact"] is not None:
+        if wrong := [f"--{x}" for x in _OF_LOG if getattr(given, x)]:
+            raise ValueError(
+                f"{', '.join(wrong)}: for the file of a threshold; the data of "
+                "a model have scores or confidences, and what is correct"
+            )
         file = Table(given.data, given.separator, given.decimal)
         return records_of_file(facts, file, vars(given))
     column, group = facts["score"]["name"], facts["data"].get("group")
-    names = {**dict.fromkeys(("labels", "predicted", "ids")), **vars(given)}
-    names["groups"] = group and (given.groups or group)
+    names = {**vars(given), "groups": group and (given.groups or group)}
     if column == "score":
         # A log may have both.
         names["score"] = given.score or column

@@ -216,7 +216,11 @@ def test_predictions_of_all_classes_are_a_log_of_their_confidence(
     found = json.loads(out.read_text())["selection"]
     assert found["coverage"] == expected.coverage
     assert found["threshold"] == pytest.approx(expected.threshold, abs=1e-6)
-    assert main(["verify", str(out), f"--data={path}", "--quiet"]) == 0
+    verify = ["verify", str(out), "--quiet"]
+    assert main([*verify, f"--data={path}"]) == 0
+    renamed = path.with_name("renamed.csv")
+    renamed.write_text(path.read_text().replace("label,", "truth,"))
+    assert main([*verify, f"--data={renamed}", "--labels=truth"]) == 0
     capsys.readouterr()
     # Rows of one unit are not independent; without a promise they may be.
     assert run(path, "--risk=0.4", "--units=patient") == 1
