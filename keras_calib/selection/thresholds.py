@@ -318,16 +318,17 @@ def _refusal(ladder: Ladder, limit: float, delta: float) -> dict[str, Any]:
         where = f", which takes {needed} samples even if all are correct"
     more = _enough_samples(ladder, limit, delta)
     if more is not None:
-        data += f", about {more} samples like these"
+        data += f", at least {more} samples like these"
+        data += " (`plan` has how many make success likely)"
     return {"where": where, "advice": data}
 
 
 def _enough_samples(ladder: Ladder, risk: float, delta: float) -> int | None:
-    """About how many samples would certify the risk; None if too many.
+    """About how many samples could certify the risk; None if too many.
 
-    The estimate assumes the share of errors at each coverage found here. It
-    uses the exponent of the binomial tail with half of `delta`, which a test
-    at one coverage has.
+    The estimate assumes the share of errors at each coverage found here, so
+    that with so many at best half of the fits succeed. It uses the exponent of
+    the binomial tail with half of `delta`, which a test at one coverage has.
     """
     # A few samples without an error do not prove a rate of 0.
     rate = (ladder.loss + 0.5) / (ladder.accepted + 1.0)
