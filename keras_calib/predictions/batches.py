@@ -225,7 +225,8 @@ class Predictor:
     Args:
         model: A Keras model.
         output: The output to read, of several.
-        counts_padding: Whether no class is ignored, as that of padding.
+        counts_padding: Whether no class is ignored, as that of padding, and a
+            lost mask is worth a warning.
 
     Warns:
         RuntimeWarning: If replicas would predict different things, or the
@@ -236,7 +237,7 @@ class Predictor:
         self,
         model: keras.Model,
         output: ChosenOutput | None = None,
-        counts_padding: bool = True,
+        counts_padding: bool = False,
     ):
         warn_of_differences(model)
         self._may_warn = counts_padding and makes_mask(model)

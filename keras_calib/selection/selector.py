@@ -44,8 +44,12 @@ class Selector(FittedLayer):
     )
 
     def __call__(self, logits, *args, **kwargs):
-        if kwargs.get("groups") is not None:
-            kwargs["groups"] = served_ids(kwargs["groups"], self.groups)
+        groups = kwargs.get("groups")
+        if groups is not None:
+            kwargs["groups"] = served_ids(groups, self.groups)
+        elif self._fitted:
+            # Keras would wrap what `call` raises.
+            self._check_groups(groups)
         return super().__call__(logits, *args, **kwargs)
 
     @property
@@ -179,6 +183,13 @@ class Selector(FittedLayer):
 
     def threshold_for(self, groups: Any, shape: tuple) -> Any:
         """The threshold, or that of each sample's group, for scores' shape."""
+        self._check_groups(groups)
+        note_graph(self)
+        if self._group_ids is None:
+            return self._threshold
+        return thresholds_of(self._group_ids, self._threshold, groups, shape)
+
+    def _check_groups(self, groups: Any) -> None:
         if (groups is None) != (self._group_ids is None):
             raise value_error(
                 "`groups` must be given to a selector with thresholds by "
@@ -186,10 +197,6 @@ class Selector(FittedLayer):
                 groups=None if groups is None else type(groups).__name__,
                 fitted_groups=len(self.groups),
             )
-        note_graph(self)
-        if self._group_ids is None:
-            return self._threshold
-        return thresholds_of(self._group_ids, self._threshold, groups, shape)
 
     def _repr_html_(self) -> str:
         own = super()._repr_html_()

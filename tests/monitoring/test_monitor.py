@@ -119,6 +119,10 @@ def test_a_selector_answers_for_predictions():
     log = kc.Predictions(correct=labels > 0, confidence=labels / 4.0)
     with pytest.raises(ValueError, match="which a log of correctness"):
         Monitor(selector).update(log, selector)
+    by_group = kc.SelectiveClassifier()
+    by_group.fit(labels, logits, coverage=0.5, groups=labels % 2)
+    with pytest.raises(ValueError, match="^`groups` must be given to a sel"):
+        Monitor(selector).update(p, by_group)
     same(
         Monitor(selector).update(p, selector),
         Monitor(selector).update(
