@@ -5,6 +5,8 @@ from typing import Any
 
 from keras_calib.metrics.registry import mode_of
 
+# Changes are clear if none of them is so by chance in 95 % of reports.
+_LEVEL = 0.05
 # So many rows are named in a sentence.
 _NUM_NAMES = 6
 
@@ -57,7 +59,10 @@ def measures(results: dict[str, Any]) -> list[dict[str, Any]]:
             estimates = [stage[name] for stage in stages]
             row: dict[str, Any] = {"title": title, "words": told}
             row["cells"] = [cell(name, x) for x in estimates]
-            row["change"] = _change(name, *estimates) if estimates[1:] else None
+            row["change"] = None
+            if estimates[1:]:
+                test = results["changes"].get(name)
+                row["change"] = _change(name, *estimates, test)
             found.append(row)
     return found
 
@@ -119,31 +124,21 @@ def cell(name: str, x: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _change(
-    name: str, before: dict[str, float], after: dict[str, float]
+    name: str,
+    before: dict[str, float],
+    after: dict[str, float],
+    test: dict[str, float] | None,
 ) -> tuple[str, str, str]:
-    """Arrow, word and kind of a change: clear if the intervals lie apart."""
+    """Arrow, word and kind of a change: clear if a paired test is."""
     if abs(after["value"] - before["value"]) < 1e-9:
         return "=", "same", "unclear"
     arrow = "↓" if after["value"] < before["value"] else "↑"
-    mode = mode_of(name)
-    # A gap is better if it is nearer to 0, whatever its side.
-    if name == _GAP:
-        before, after, mode = _size(before), _size(after), "min"
-    if mode is None:
+    mode = "min" if name == _GAP else mode_of(name)
+    if mode is None or test is None:
         return arrow, "", "unclear"
-    apart = after["high"] < before["low"] or after["low"] > before["high"]
-    if not apart:
+    if test["p_holm"] > _LEVEL:
         return arrow, "not clear", "unclear"
-    falls = after["value"] < before["value"]
-    kind = "better" if falls == (mode == "min") else "worse"
-    return arrow, kind, kind
-
-
-def _size(x: dict[str, float]) -> dict[str, float]:
-    """The distance from 0, with its interval."""
-    value, low, high = x["value"], x["low"], x["high"]
-    return {
-        "value": abs(value),
-        "low": max(0.0, low, -high),
-        "high": max(abs(low), abs(high)),
-    }
+    # A gap is better if it is nearer to 0, whatever its side.
+    old, new = (abs(x["value"]) for x in (before, after))
+    kind = "better" if (new < old) == (mode == "min") else "worse"
+    return arrow, f"clearly {kind}", kind
