@@ -425,7 +425,7 @@ class ClassEvaluation(Evaluation):
         if self._sums_units:
             if self.by_unit is None:
                 made = len(stages), self.num_bins, tuple(losses[0])
-                self.by_unit = UnitSums(*made, votes=self.options.votes)
+                self.by_unit = UnitSums(*made)
                 what = f"{self.places[0]}s" if self.inside else "units"
                 for k, table in enumerate(self.stages):
                     if self._numbers.are_told:

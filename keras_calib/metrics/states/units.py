@@ -5,59 +5,48 @@ the difference of two stages, such as before and after calibration.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
+from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.intervals import Moments
-from keras_calib.formulas.units import NUM_GROUPS, group_of
+from keras_calib.formulas.units import NUM_GROUPS, group_of, sums_by_unit
 from keras_calib.inputs.checks import generator
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.metrics.states.composite import CompositeSummary, Readings
+from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.states.histogram import HistogramSummary
-from keras_calib.metrics.states.sums import BinSummary, MomentSummary
 from keras_calib.numerics import exact_sums
 
-# So many rows are kept until they are added.
-_ROWS = 2**17
 # Bins of the score: enough for the spread of a value, not for the value.
-_RESOLUTION = 1024
-_DRAWS = 200
+_RESOLUTION = 512
+_DRAWS = 128
+# So many rows are added at once, as each time takes as long as many rows do.
+_ROWS = 2**16
 
 
 class UnitSums:
     """Sums of predictions by group of units, of one or several stages.
 
     A stage is what a model says before or after a calibrator, or what another
-    model says of the same rows.
+    model says of the same rows. A group and a stage take 20 kB.
 
     Args:
         num_stages: Number of stages.
         num_bins: Number of equal-width bins of the confidence.
         losses: Names of the losses that come with the rows.
-        votes: Whether correctness is a share of votes.
     """
 
     def __init__(
-        self,
-        num_stages: int,
-        num_bins: int,
-        losses: tuple[str, ...] = (),
-        votes: bool = False,
+        self, num_stages: int, num_bins: int, losses: tuple[str, ...] = ()
     ):
         self._losses = losses
-        parts: dict[str, Any] = {
-            "histogram": HistogramSummary(_RESOLUTION, num_bins),
-            "bins": BinSummary(num_bins),
-        }
-        if losses:
-            # The losses of a part stand where others have its rows.
-            values = [lambda x, k=k: (x.rows[k], None) for k in losses]
-            parts["losses"] = MomentSummary(*values)
-        self.summary = CompositeSummary(**parts)
-        self.summary.votes = votes
-        size = self.summary.shape[-1]
-        self._sums = np.zeros((num_stages, NUM_GROUPS, size))
+        self._summary = HistogramSummary(_RESOLUTION, num_bins)
+        shape = num_stages, NUM_GROUPS
+        # Right and wrong weight by cell, and their sums of offsets.
+        self._cells = np.zeros((*shape, self._summary.shape[-1]))
+        # Weight, confidence and correctness by bin.
+        self._bins = np.zeros((num_stages, 3, NUM_GROUPS, num_bins))
+        self._means = np.zeros((num_stages, len(losses), NUM_GROUPS))
         self._seen = np.zeros(0, bool)
         self._kept: list[tuple] = []
         self._num_kept = 0
@@ -88,8 +77,8 @@ class UnitSums:
         Args:
             unit: Numbers of the units, from 0 in the order that they come.
             weight: Weights.
-            stages: Columns of each stage: `score`, `confidence`, `correct`, and
-                the losses.
+            stages: Columns of each stage: `confidence`, `correct`, the losses,
+                and the `score` if it is no function of the confidence.
         """
         if not len(unit):
             return
@@ -108,58 +97,48 @@ class UnitSums:
             return
         groups, weights, stages = zip(*self._kept, strict=True)
         self._kept, self._num_kept = [], 0
-        group = np.concatenate(groups)
-        order = np.argsort(group, kind="stable")
-        found, starts = np.unique(group[order], return_index=True)
-        weight = np.concatenate(weights)[order].astype("float32")
-        alike, votes = bool((weight == 1.0).all()), self.summary.votes
-        for sums, parts in zip(
-            self._sums, zip(*stages, strict=True), strict=True
-        ):
-            columns = {
-                k: np.concatenate([x[k] for x in parts])[order].astype(
-                    "int32" if k == "correct" and not votes else "float32"
-                )
-                for k in parts[0]
-            }
-            for k, start, end in zip(
-                found, starts, [*starts[1:], len(group)], strict=True
-            ):
-                rows = {name: x[start:end] for name, x in columns.items()}
-                given = None if alike else weight[start:end]
-                sums[k] += self._sums_of(rows, given)
+        group, weight = np.concatenate(groups), np.concatenate(weights)
+        for k, parts in enumerate(zip(*stages, strict=True)):
+            self._add(k, group, weight, parts)
 
-    def _sums_of(self, rows: dict[str, np.ndarray], weight: Any) -> np.ndarray:
-        total = np.zeros(self._sums.shape[-1])
-        size = len(rows["correct"])
-        for start in range(0, size, exact_sums.MAX_BATCH):
-            part = slice(start, start + exact_sums.MAX_BATCH)
-            own = {k: x[part] for k, x in rows.items()}
-            records = Outcomes(
-                score=own.get("score"),
-                correct=own["correct"],
-                confidence=own["confidence"],
-                weight=None if weight is None else weight[part],
-                mask=np.ones(len(own["correct"]), bool),
-                rows={k: own[k] for k in self._losses},
-            )
-            total += exact_sums.to_float(self.summary.update(records))
-        return total
+    def _add(
+        self, k: int, group: np.ndarray, weight: np.ndarray, parts: tuple
+    ) -> None:
+        """Adds parts of rows of a stage."""
+        columns = {
+            name: np.concatenate([x[name] for x in parts]).astype("float32")
+            for name in parts[0]
+        }
+        records = Outcomes(
+            score=columns.get("score"),
+            confidence=columns["confidence"],
+            mask=np.ones(len(group), bool),
+        )
+        cell, offset, index = self._summary.places(records)
+        right = weight * columns["correct"]
+        wrong, size = weight - right, self._summary.num_cells
+        terms = [right, wrong, right * offset, wrong * offset]
+        found = sums_by_unit(group, cell, size, *terms)
+        own = self._cells[k][:, : 4 * size].reshape(NUM_GROUPS, 4, size)
+        own += found.swapaxes(0, 1)
+        terms = [weight, weight * columns["confidence"], right]
+        bins = self._bins[k]
+        bins += sums_by_unit(group, index, bins.shape[-1], *terms)
+        for total, name in zip(self._means[k], self._losses, strict=True):
+            total += np.bincount(group, weight * columns[name], NUM_GROUPS)
 
     def total(self, name: str, stage: int = -1) -> np.ndarray:
         """Weighted sums by group, `(groups,)`, of a mean or of `"weight"`."""
         self._flush()
         if name in self._losses:
-            losses = self.summary.split(self._sums[stage])["losses"]
-            each = losses.shape[-1] // len(self._losses)
-            return losses[:, each * self._losses.index(name) + 1]
-        weight, confidence, correct = self.by_bin(stage)
+            return self._means[stage][self._losses.index(name)]
+        weight, confidence, correct = self._bins[stage].sum(axis=-1)
         return {
             "weight": weight,
             "accuracy": correct,
             "mean_confidence": confidence,
             "confidence_gap": confidence - correct,
-        }[name].sum(axis=-1)
+        }[name]
 
     def moments(self, name: str, stage: int = -1) -> Moments:
         """Moments over groups of units, for the interval of their mean."""
@@ -170,11 +149,7 @@ class UnitSums:
     def by_bin(self, stage: int = -1) -> np.ndarray:
         """Weight, confidence and correctness `(3, groups, num_bins)`."""
         self._flush()
-        sums = self.summary.split(self._sums[stage])["bins"]
-        bins = self.summary.parts["bins"].num_bins
-        sums = sums[:, : 6 * bins].reshape(len(sums), 3, bins, 2)
-        both = sums.sum(axis=-1)
-        return np.stack([both[:, 0], both[:, 1], sums[:, 0, :, 0]])
+        return self._bins[stage]
 
     def replicates(self, seed: int = 0) -> Iterator[list[Readings]]:
         """The readings of each stage in replicates of the groups.
@@ -185,14 +160,23 @@ class UnitSums:
         self._flush()
         rng = generator(seed)
         counts = rng.poisson(size=(_DRAWS, NUM_GROUPS)).astype("float64")
-        for totals in zip(*(counts @ x for x in self._sums), strict=True):
-            yield [*map(self._read, totals)]
+        cells = [counts @ x for x in self._cells]
+        bins = [(counts @ x).swapaxes(0, 1) for x in self._bins]
+        for k in range(_DRAWS):
+            yield [
+                self._read(x[k], y[k]) for x, y in zip(cells, bins, strict=True)
+            ]
 
     def readings(self, stage: int = -1) -> Readings:
         """What all predictions of a stage say, with coarse scores."""
         self._flush()
-        return self._read(self._sums[stage].sum(axis=0))
+        cells, bins = self._cells[stage], self._bins[stage]
+        return self._read(cells.sum(axis=0), bins.sum(axis=1))
 
-    def _read(self, total: np.ndarray) -> Readings:
-        limbs = exact_sums.of_floats(total)
-        return Readings(self.summary, limbs, frequency_weights=True)
+    def _read(self, cells: np.ndarray, bins: np.ndarray) -> Readings:
+        limbs = exact_sums.of_floats(cells)
+        found = Readings(self._summary, limbs, frequency_weights=True)
+        residual = bins[1] - bins[2]
+        # Exact sums in place of those that cells tell.
+        vars(found)["bins"] = BinSums(*bins, residual, bins[0])
+        return found
