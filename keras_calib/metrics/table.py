@@ -222,6 +222,7 @@ class CalibrationMetrics(StreamingMetric):
         They are `(low, high)` at `level`. The ends are NaN for
         `overconfidence_error` and `smooth_ece`, which have no interval.
         """
+        self._warn_of_pixels()
         return self._intervals(self._read(), level)
 
     def _intervals(

@@ -7,19 +7,24 @@ import copy
 import math
 from typing import Any
 
+import keras
 import numpy as np
 from scipy.stats import t
 
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.cumulative import CumulativeCurve
 from keras_calib.formulas.intervals import Moments, mean_interval
-from keras_calib.formulas.units import clustered
+from keras_calib.formulas.units import clustered, group_of
 from keras_calib.metrics import CalibrationMetrics
+from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.gap_estimates import GapEstimate
 from keras_calib.metrics.registry import QUANTITIES, Rank
 from keras_calib.metrics.states.units import UnitSums
+from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import safe_divide
 
+# Groups of units for the jackknife of a metric, a power of two.
+_PARTS = 64
 # Fewer units tell nothing of the error of a mean.
 _FEWEST = 5
 
@@ -135,3 +140,51 @@ class UnitTable(CalibrationMetrics):
         degrees = max(1, self._units.num_groups - 1)
         reach = t.isf((1.0 - level) / 2.0, degrees) * np.std(drawn, ddof=1)
         return max(0.0, value - reach), min(1.0, value + reach)
+
+
+class UnitJackknife:
+    """The interval of any streaming metric, by units that it leaves out.
+
+    Units go to at most 64 groups, each with a metric of its own. With the
+    values v_g of all groups but one, the variance is (G - 1) / G sum_g (v_g -
+    mean)^2, and the interval that of Student.
+
+    Reference:
+        Shao and Tu, The Jackknife and Bootstrap, 1995, chapter 2
+    """
+
+    def __init__(self, metric: StreamingMetric):
+        self._metric = metric
+        self._parts: dict[int, StreamingMetric] = {}
+
+    def add(self, rows: tuple, unit: np.ndarray) -> None:
+        """Adds labels, outputs and weights, and the unit of each row."""
+        group = group_of(unit) % _PARTS
+        for k in np.unique(group).tolist():
+            if k not in self._parts:
+                config = self._metric.get_config()
+                self._parts[k] = type(self._metric).from_config(config)
+            own = np.flatnonzero(group == k)
+            self._parts[k].update_state(
+                *(None if x is None else np.asarray(x)[own] for x in rows)
+            )
+
+    def interval(self, level: float = 0.95) -> dict[str, tuple]:
+        """Intervals by the names of `reported_names`, or of the metric."""
+        names = getattr(self._metric, "reported_names", [self._metric.name])
+        flags = keras.ops.convert_to_numpy(self._metric.flags)
+        sums = [
+            exact_sums.to_float(keras.ops.convert_to_numpy(x.sums))
+            for x in self._parts.values()
+        ]
+        total, count = np.sum(sums, axis=0), len(sums)
+        if count < 2:
+            return dict.fromkeys(names, (np.nan, np.nan))
+        whole, *left = (
+            np.array(self._metric._values_of(exact_sums.of_floats(x), flags))
+            for x in (total, *(total - x for x in sums))
+        )
+        error = np.sqrt((count - 1) * np.var(left, axis=0))
+        reach = t.isf((1.0 - level) / 2.0, count - 1) * error
+        ends = np.stack([whole - reach, whole + reach], axis=-1).tolist()
+        return dict(zip(names, map(tuple, ends), strict=True))

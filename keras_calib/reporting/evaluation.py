@@ -28,7 +28,8 @@ from keras_calib.inputs.labels import nothing_counts
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.inputs.values import Rules
-from keras_calib.metrics import CalibrationMetrics
+from keras_calib.metrics import CalibrationMetrics, PerImage
+from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.paired import paired_p_values
 from keras_calib.metrics.reading import add_rows, read_without_faults
 from keras_calib.metrics.registry import mode_of
@@ -37,7 +38,7 @@ from keras_calib.numerics.arrays import at_least_float32, safe_divide, to_numpy
 from keras_calib.numerics.row_blocks import RowFacts
 from keras_calib.numerics.softmax import sigmoid, to_logits
 from keras_calib.predictions.predictions import Predictions
-from keras_calib.reporting.by_unit import UnitNumbers, UnitTable
+from keras_calib.reporting.by_unit import UnitJackknife, UnitNumbers, UnitTable
 from keras_calib.reporting.groups import SURE, AttributeGroups, StageGroups
 from keras_calib.reporting.measures import EXPLAINED, TOP1_METRICS
 from keras_calib.reporting.verdict import (
@@ -181,6 +182,11 @@ class Evaluation:
             return ""
         return "pixels" if self.places[0] == "image" else "positions"
 
+    @property
+    def unit_name(self) -> str:
+        """What predictions depend on each other in, in the plural."""
+        return f"{self.places[0]}s" if self.inside else "units"
+
     def where(self, mistake: Mistake) -> str:
         """The place of a mistake, without what its example is called."""
         first, *inside = mistake.place
@@ -282,6 +288,8 @@ class ClassEvaluation(Evaluation):
         self.others = [others(options) for options in read]
         for table, options in zip(self.stages, read, strict=True):
             table.options = options
+        # What tells the errors of `others` where rows depend on each other.
+        self.by_units: list[dict[str, UnitJackknife]] = [{} for _ in read]
         # Sums by unit, for changes and where rows depend on each other.
         self.by_unit: UnitSums | None = None
         self._is_page = keys is None
@@ -304,6 +312,9 @@ class ClassEvaluation(Evaluation):
         results = {
             "num_samples": self.num_samples,
             "num_counted": self.num_counted,
+            "num_units": self.by_unit.num_units
+            if self._numbers.are_told and self.by_unit
+            else None,
             "confidence_gap": gap.to_dict(),
             "metrics": metrics,
             "selection": None if self.selector is None else self._selection(),
@@ -338,8 +349,7 @@ class ClassEvaluation(Evaluation):
             self.stages[0].update_state(labels, outputs, weight)
         if batch is None:
             batch = read_arrays(labels, outputs, weight, options)
-        for metric in self.others[0].values():
-            metric.update_state(labels, outputs, weight)
+        self._add_others(0, given, lead)
         self.num_classes = batch.outputs.shape[-1]
         logits = batch.outputs.reshape(*lead, -1)
         parts = self.calibrator, self.selector
@@ -353,8 +363,7 @@ class ClassEvaluation(Evaluation):
             after = with_rows(after, rows, options.names[1], rules)
             if not (rules.hold and add_rows(self.final, after)):
                 self.final.update_state(labels, calibrated, weight)
-            for metric in self.others[-1].values():
-                metric.update_state(labels, calibrated, weight)
+            self._add_others(-1, (labels, calibrated, weight), lead)
             stages.append(after.facts)
             losses.append(self._losses(after))
         truth = batch.labels
@@ -373,6 +382,19 @@ class ClassEvaluation(Evaluation):
         self._add_rows(
             stages, losses, truth, weight, accept, inputs, groups, lead
         )
+
+    def _add_others(self, stage: int, rows: tuple, lead: Any) -> None:
+        """Adds a batch to the metrics that are not of the page."""
+        unit = self._unit_of.reshape(lead[0], -1)[:, 0]
+        for name, metric in self.others[stage].items():
+            metric.update_state(*rows)
+            is_ours = isinstance(metric, StreamingMetric)
+            if self._numbers.are_told and is_ours:
+                parts = self.by_units[stage]
+                if name not in parts and not isinstance(metric, PerImage):
+                    parts[name] = UnitJackknife(metric)
+                if name in parts:
+                    parts[name].add(rows, unit)
 
     @property
     def _sums_units(self) -> bool:
@@ -426,10 +448,9 @@ class ClassEvaluation(Evaluation):
             if self.by_unit is None:
                 made = len(stages), self.num_bins, tuple(losses[0])
                 self.by_unit = UnitSums(*made)
-                what = f"{self.places[0]}s" if self.inside else "units"
                 for k, table in enumerate(self.stages):
                     if self._numbers.are_told:
-                        table.take(self.by_unit, k, what)
+                        table.take(self.by_unit, k, self.unit_name)
             self.by_unit.add(own_unit, weight, columns_by_stage)
         # What users get is last.
         if groups is not None:

@@ -5,9 +5,10 @@ import pytest
 from keras_calib.reporting.measures import EXPLAINED, directions, measures
 
 
-def results(changed):
+def results(changed, p_value=1.0):
     """Results of a table whose values all stay, but for some."""
     same = {"value": 0.5, "low": 0.4, "high": 0.6}
+    test = {"p_value": p_value / 2, "p_holm": p_value}
     before = dict.fromkeys([*EXPLAINED, "confidence_gap"], same)
     after = before | changed
     return {
@@ -15,28 +16,30 @@ def results(changed):
         "metrics": before,
         "calibrated_confidence_gap": after.pop("confidence_gap"),
         "calibrated_metrics": after,
+        "changes": dict.fromkeys([*EXPLAINED, "confidence_gap"], test),
     }
 
 
 @pytest.mark.parametrize(
-    ("name", "ends", "change"),
+    ("name", "value", "p_value", "change"),
     [
-        ("ece", (0.5, 0.4, 0.6), ("=", "same", "unclear")),
-        ("ece", (0.1, 0.0, 0.2), ("↓", "better", "better")),
-        ("ece", (0.9, 0.8, 1.0), ("↑", "worse", "worse")),
-        ("ece", (0.4, 0.3, 0.5), ("↓", "not clear", "unclear")),
-        ("failure_auroc", (0.9, 0.8, 1.0), ("↑", "better", "better")),
-        ("failure_auroc", (0.1, 0.0, 0.2), ("↓", "worse", "worse")),
+        ("ece", 0.5, 0.0, ("=", "same", "unclear")),
+        ("ece", 0.4, 0.05, ("↓", "clearly better", "better")),
+        ("ece", 0.6, 0.05, ("↑", "clearly worse", "worse")),
+        ("ece", 0.1, 0.051, ("↓", "not clear", "unclear")),
+        ("failure_auroc", 0.6, 0.01, ("↑", "clearly better", "better")),
+        ("failure_auroc", 0.4, 0.01, ("↓", "clearly worse", "worse")),
         # Neither is better; of which side a gap is does not matter.
-        ("mean_confidence", (0.1, 0.0, 0.2), ("↓", "", "unclear")),
-        ("confidence_gap", (-0.1, -0.2, 0.0), ("↓", "better", "better")),
-        ("confidence_gap", (-0.9, -1.0, -0.8), ("↓", "worse", "worse")),
+        ("mean_confidence", 0.1, 0.01, ("↓", "", "unclear")),
+        ("confidence_gap", -0.1, 0.01, ("↓", "clearly better", "better")),
+        ("confidence_gap", -0.9, 0.01, ("↓", "clearly worse", "worse")),
     ],
 )
-def test_a_change_is_clear_where_the_intervals_lie_apart(name, ends, change):
-    keys = ("value", "low", "high")
-    found = results({name: dict(zip(keys, ends, strict=True))})
-    rows = measures(found)
+def test_a_change_is_clear_where_the_test_of_all_rows_says_so(
+    name, value, p_value, change
+):
+    estimate = {"value": value, "low": 0.0, "high": 1.0}
+    rows = measures(results({name: estimate}, p_value))
     place = ["confidence_gap", *EXPLAINED].index(name)
     assert rows[place]["change"] == change
     others = [x["change"][1] for i, x in enumerate(rows) if i != place]
