@@ -203,13 +203,13 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         """
         if self._takes_one_output or getattr(self.summary, "is_binary", False):
             y_pred = of_one_output(y_pred, self.options.names[1])
-        several = self.options.pixels_per_image != 1
-        rank = getattr(y_pred, "ndim", None)
-        rank = np.ndim(y_pred) if rank is None else rank
-        self._of_pixels |= several and rank > 2
         given = y_true, y_pred, sample_weight
-        if add_on_host(self, *given):
-            return
+        if not add_on_host(self, *given):
+            self._add_tensors(*given)
+        if self.options.pixels_per_image != 1:
+            self._of_pixels |= getattr(y_pred, "ndim", 0) > 2
+
+    def _add_tensors(self, *given: Any) -> None:
         batch, num_invalid = read_batch(*given, self.options)
         if is_empty(batch):
             return

@@ -43,13 +43,13 @@ class MetricTable(Result):
             interval, NaN where there is none. A coverage or risk at a point
             has that too, such as `risk`. What a calibrator makes of a model
             has the name `"..., calibrated"`.
-        num_samples: Number of predictions that count.
+        num_samples: Number of predictions that count, or None.
         num_units: Number of units, where rows depend on each other.
         units: What these are called, such as `"images"`; None without.
     """
 
     results: dict[str, dict[str, dict[str, Any]]]
-    num_samples: int
+    num_samples: int | None = None
     num_units: int | None = None
     units: str | None = None
 
