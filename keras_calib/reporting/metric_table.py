@@ -98,14 +98,14 @@ class MetricTable(Result):
         return {"": heads, **shown} if len({*kinds}) > 1 else shown
 
     def _note(self) -> str:
-        of = (
-            "" if self.units is None else f" of {self.num_units:,} {self.units}"
-        )
-        text = f"{self.num_samples:,} predictions{of}; 95 % intervals"
-        if self.units is None:
-            return f"{text}."
-        few = self.num_units is not None and self.num_units < _FEW
-        return f"{text} of {'few ' if few else ''}independent {self.units}."
+        if self.num_samples is None:
+            return ""
+        text = f"{self.num_samples:,} predictions"
+        if self.units is None or self.num_units is None:
+            return f"{text}; 95 % intervals."
+        few = ", which are few" if self.num_units < _FEW else ""
+        text = f"{text} of {self.num_units:,} {self.units}{few}"
+        return f"{text}; 95 % intervals of independent {self.units}."
 
 
 def _kind(name: str) -> str:
