@@ -248,7 +248,7 @@ class Display:
         for earlier in [*figure.legends]:
             earlier.remove()
         # Letters of the small font that are as wide as the figure.
-        room = int(figure.bbox.width / figure.dpi * 14.0) - 8
+        room = int(figure.bbox.width / figure.dpi * 15.0) - 8
         told = {
             # No escape is cut in two.
             textwrap.fill(text, room).replace("\\\n$", "\\$\n"): thing
