@@ -166,8 +166,7 @@ class ReliabilityDisplay(_BinnedDisplay):
             for i, (name, sums) in enumerate(self.models.items()):
                 low, high = accuracy_interval(sums)
                 filled = (sums.weight > 0) & (high - low <= _WIDE)
-                if not filled.any():
-                    filled = sums.weight > 0
+                filled = filled if filled.any() else sums.weight > 0
                 ax.plot(
                     sums.mean_confidence[filled],
                     sums.accuracy[filled],
@@ -175,9 +174,8 @@ class ReliabilityDisplay(_BinnedDisplay):
                     **{"marker": "o", "markersize": 4, **self._style(i)},
                 )
         else:
-            title = (
-                f"ECE {short(self.ece)}, {self._rate} {short(self.accuracy)}"
-            )
+            title = f"ECE {short(self.ece)}, {self._rate} "
+            title += short(self.accuracy)
             self._bars(ax)
         ax.set(
             xlim=(-0.02, 1.02),
@@ -202,13 +200,12 @@ class ReliabilityDisplay(_BinnedDisplay):
         bottom.set_xlabel(self._forecast)
         if counts_ax is not None:
             for i, sums in enumerate(self.models.values()):
-                num_bins = len(sums.weight)
-                edges = np.linspace(0.0, 1.0, num_bins + 1)
+                edges = np.linspace(0.0, 1.0, len(sums.weight) + 1)
                 color = self._style(i)["color"]
                 counts_ax.stairs(sums.weight, edges, color=color, linewidth=1.5)
-            counts_ax.set_ylabel("samples (log)")
+            counts_ax.set_ylabel("samples (log)", fontsize="small")
             _logarithmic(counts_ax, [x.weight for x in self.models.values()])
-            if not several and num_bins <= _NUM_NUMBERED:
+            if not several and len(sums.weight) <= _NUM_NUMBERED:
                 _number(counts_ax, sums.weight)
 
     def _bars(self, ax: Any) -> None:
@@ -348,7 +345,8 @@ def _logarithmic(ax: Any, counts: Sequence[np.ndarray]) -> None:
 def _number(ax: Any, counts: np.ndarray) -> None:
     """The number of each step above it, in the place of a scale."""
     low, high = ax.get_ylim()
-    ax.set(ylim=(low, high * (high / low) ** 0.8), yticks=[])
+    room = min(28.0 / (72.0 * ax.bbox.height / ax.figure.dpi), 0.6)
+    ax.set(ylim=(low, high * (high / low) ** (room / (1 - room))), yticks=[])
     style = {"rotation": "vertical", "ha": "center", "va": "bottom"}
     for k in np.flatnonzero(counts > 0):
         place = (k + 0.5) / len(counts), 1.3 * max(counts[k], low)
