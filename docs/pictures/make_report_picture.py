@@ -17,7 +17,7 @@ from PIL import Image
 DOCS = Path(__file__).resolve().parents[1]
 PICTURE = DOCS / "pictures" / "report.png"
 # Pixels of the window, and colours of the file, of which few make it small.
-WIDTH, HEIGHT, COLOURS = 1280, 1100, 48
+WIDTH, HEIGHT, COLOURS = 1280, 1100, 128
 
 
 def main():
