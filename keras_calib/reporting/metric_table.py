@@ -130,8 +130,8 @@ def evaluate(
     >>> import keras_calib
     >>> p = keras_calib.Predictions([0, 1, 1], [[0.9, 0.1]] * 3)
     >>> print(keras_calib.evaluate(p, metrics=["accuracy"], verbose=0))
-    metric                        model
-    accuracy  0.3333 (0.0084 to 0.9057)
+    metric               model
+    accuracy  0.3 (0.0 to 0.9)
 
     Reference:
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
