@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_calib.metrics.registry import mode_of
+from keras_calib.numerics.results import with_interval
 
 # Changes are clear if none of them is so by chance in 95 % of reports.
 _LEVEL = 0.05
@@ -12,8 +13,8 @@ _NUM_NAMES = 6
 
 # The metrics of a report: its title in the table, and a few words on it.
 EXPLAINED = {
-    "accuracy": ("Accuracy", "share of correct predictions"),
-    "mean_confidence": ("Mean confidence", "of the predicted class"),
+    "accuracy": ("Accuracy", "share of right answers"),
+    "mean_confidence": ("Mean confidence", "of the answers"),
     "ece": ("ECE", "mean gap over equal-width bins"),
     "aece": ("AECE", "mean gap over equal-mass bins"),
     "mce": ("MCE", "gap in the worst bin"),
@@ -38,13 +39,15 @@ _OF_VOTES = {
     ),
 }
 _GAP = "confidence_gap"
+_BEST = {"min": "lower is better", "max": "higher is better"}
 _SIGNED = ("Confidence less accuracy", "above 0 is overconfident")
 
 
 def measures(results: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of the table of a model's results.
 
-    A row has a `title`, `words` that explain it, and for each stage a cell of
+    A row has a `title`, `words` that explain it, what is `best`, and for each
+    stage a cell of
     value, interval and p-value. With calibration there is a `change`: an arrow,
     a word and a kind, which is `"better"`, `"worse"` or `"unclear"`.
     """
@@ -57,7 +60,8 @@ def measures(results: dict[str, Any]) -> list[dict[str, Any]]:
     for name, (title, told) in {_GAP: _SIGNED, **words}.items():
         if name in stages[0]:
             estimates = [stage[name] for stage in stages]
-            row: dict[str, Any] = {"title": title, "words": told}
+            best = _BEST.get(mode_of(name), "") if name != _GAP else "0 is best"
+            row: dict[str, Any] = {"title": title, "words": told, "best": best}
             row["cells"] = [cell(name, x) for x in estimates]
             row["change"] = None
             if estimates[1:]:
@@ -65,24 +69,6 @@ def measures(results: dict[str, Any]) -> list[dict[str, Any]]:
                 row["change"] = _change(name, *estimates, test)
             found.append(row)
     return found
-
-
-def directions(results: dict[str, Any]) -> str:
-    """Which measures of a model's results should be small, and which large."""
-    titles = {
-        mode: listed(
-            [
-                EXPLAINED[name][0]
-                for name in results["metrics"]
-                if name in EXPLAINED and mode_of(name) == mode
-            ]
-        )
-        for mode in ("min", "max")
-    }
-    return (
-        f"Lower is better for {titles['min']}; higher is better for "
-        f"{titles['max']}. Confidence less accuracy is best at 0."
-    )
 
 
 def listed(titles: list[str]) -> str:
@@ -111,12 +97,11 @@ def names_of(rows: Sequence, name_of: Callable[[Any], str]) -> str:
 
 def cell(name: str, x: dict[str, Any]) -> tuple[str, str, str]:
     """Value, interval and p-value of a metric as texts, empty if unknown."""
-    # Four decimals would show an AURC near 0 as 0.
-    usual = "{:.2g}" if name == "aurc" and x["value"] < 1e-3 else "{:.4f}"
-    form = {"nll": "{:.3f}", _GAP: "{:+.4f}"}.get(name, usual)
-    value, low, high = (form.format(x[k]) for k in ("value", "low", "high"))
-    # Too few data give intervals without an end, which say nothing.
-    ends = f"{low} to {high}" if x["high"] - x["low"] < 1e9 else ""
+    value, ends = with_interval(
+        *(x[k] for k in ("value", "low", "high")),
+        digits=3 if name == "nll" else 4,
+        sign="+" if name == _GAP else "",
+    )
     p = x.get("p_value")
     if p is None:
         return value, ends, ""

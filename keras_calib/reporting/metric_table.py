@@ -166,8 +166,8 @@ def evaluate(
     >>> import keras_calib
     >>> p = keras_calib.Predictions([0, 1, 1], [[0.9, 0.1]] * 3)
     >>> print(keras_calib.evaluate(p, metrics=["accuracy"], verbose=0))
-    metric                        model
-    accuracy  0.3333 (0.0084 to 0.9057)
+    metric               model
+    accuracy  0.3 (0.0 to 0.9)
     <BLANKLINE>
     3 predictions; 95 % intervals.
 
