@@ -8,6 +8,7 @@ from typing import Any
 
 from keras_calib.metrics.gap_estimates import GapEstimate
 from keras_calib.reporting.measures import kinds_told, listed, names_of
+from keras_calib.reporting.remainder import Remainder
 from keras_calib.selection import Choice
 
 # A distance of confidence and accuracy up to this is called small.
@@ -51,10 +52,13 @@ def direction(gap: GapEstimate) -> tuple[str, str]:
     return "even", "Neither over- nor underconfident on average"
 
 
-def judged(gap: GapEstimate, ece: dict[str, float]) -> dict[str, Any]:
+def judged(
+    gap: GapEstimate, ece: dict[str, float], left: Remainder | None = None
+) -> dict[str, Any]:
     """What a mean gap and an ECE say: a kind, a headline and sentences.
 
-    The kind is that of `direction`, and chooses the colour.
+    The kind is that of `direction`, and chooses the colour. After calibration
+    something is `left`, which is no fault if chance explains it.
     """
     kind, headline = direction(gap)
     spread = (
@@ -64,25 +68,35 @@ def judged(gap: GapEstimate, ece: dict[str, float]) -> dict[str, Any]:
     )
     if kind == "even" and ece["low"] > 0.01:
         spread += " Gaps of both signs cancel in the mean."
-    return {
-        "kind": kind,
-        "headline": headline,
-        "sentences": [_by_how_much(kind, gap), spread],
-    }
+    sentences = [_by_how_much(kind, gap), spread]
+    if left is not None:
+        sentences += _about_the_fit(left)
+        if kind in ("over", "under") and not left.has_gap:
+            kind = "even"
+            headline = f"Calibrated, up to what {left.told} leave"
+            if left.few_tested:
+                headline = "Calibrated, as far as these data show"
+    return {"kind": kind, "headline": headline, "sentences": sentences}
 
 
 def verdict(
-    before: tuple[GapEstimate, dict], after: tuple[GapEstimate, dict] | None
+    before: tuple[GapEstimate, dict],
+    after: tuple[GapEstimate, dict] | None,
+    left: Remainder | None = None,
 ) -> dict[str, Any]:
     """The verdict on the model, with an `answer` and an `advice`.
 
     `before` and `after` calibration are a mean gap and an ECE; the answer is
-    of what users get: after calibration, if there is one.
+    of what users get: after calibration, if there is one. Of `left`, what
+    chance explains is nobody's fault.
     """
     gap, ece = before if after is None else after
     kind, _ = direction(gap)
+    is_off, is_bent = kind in ("over", "under"), ece["low"] > 0.0
+    has_gap = is_off if left is None else is_off and left.has_gap
     worst = max(abs(gap.low), abs(gap.high))
     repaired = after is not None
+    again = _AGAIN if left is None else _again(left)
     when = ", after calibration" if repaired else ""
     side = "sure" if kind == "over" else "unsure"
     if kind == "few":
@@ -94,9 +108,11 @@ def verdict(
             "Use the confidence as a probability on data like these, and "
             "measure again when the data change."
         )
-    elif kind == "even" and ece["low"] > 0.0:
+    elif not has_gap and (is_bent if left is None else left.is_bent):
         answer = f"Only on average{when}: gaps of both signs cancel."
-        advice = _AGAIN if repaired else _BEND
+        advice = again if repaired else _BEND
+    elif left is not None and (is_bent or is_off) and not has_gap:
+        answer, advice = _mended(before, gap, ece, left)
     elif kind == "even":
         answer = (
             f"Yes{when}, as far as these data show: they cannot tell the "
@@ -114,7 +130,7 @@ def verdict(
         )
         advice = (
             "Use the confidence where 2 percentage points do not matter. "
-            + (_AGAIN if repaired else _FIT)
+            + (again if repaired else _FIT)
         )
     else:
         no = "No, not even after calibration" if repaired else "No"
@@ -122,8 +138,92 @@ def verdict(
             f"{no}: it is too {side} by {_points(abs(gap.value))} percentage "
             "points on average."
         )
-        advice = _AGAIN if repaired else _FIT
-    return {**judged(*before), "answer": answer, "advice": advice}
+        advice = again if repaired else _FIT
+    worse = [] if left is None else left.worse
+    if left is not None and worse:
+        answer += " " + _about_worse(worse, answer.startswith("No"))
+        advice = f"{_for_worse(left)} {advice}"
+    found = {**judged(*before), "answer": answer, "advice": advice}
+    return found if left is None else {**found, "worse_classes": worse}
+
+
+def _mended(
+    before: tuple[GapEstimate, dict],
+    gap: GapEstimate,
+    ece: dict[str, float],
+    left: Remainder,
+) -> tuple[str, str]:
+    """Answer and advice where chance explains all that is left."""
+    worst = max(abs(gap.low), abs(gap.high))
+    what, was = f"gap {_points(abs(gap.value))} points", abs(before[0].value)
+    enough = f"Use the confidence where {_points(worst)} points do not matter"
+    if gap.low <= 0.0 <= gap.high:
+        what = f"ECE {ece['value']:.4f}"
+        enough = f"Use the confidence where an ECE of {ece['high']:.4f} is fine"
+    if abs(gap.value) > was and ece["value"] > before[1]["value"]:
+        return (
+            f"Calibration did not help: it leaves more ({what}) than there "
+            f"was, as a fit on {left.told} can by chance.",
+            "Fit the calibrator on more data, or use the model without it.",
+        )
+    if left.few_tested:
+        return (
+            f"Mended, as far as these data show: what is left ({what}) can be "
+            "the chance of so few.",
+            f"{enough}, or measure on more data.",
+        )
+    return (
+        f"Mended: what is left ({what}) is what a fit on {left.told} leaves; "
+        f"{10 * (left.fitted or 0):,} would leave a third of it.",
+        f"{enough}. For less, fit the calibrator on more data; another one "
+        "would not help.",
+    )
+
+
+def _again(left: Remainder) -> str:
+    """What to do where chance does not explain what is left."""
+    if left.fitted is None:
+        return _AGAIN
+    return (
+        f"A fit on {left.told} leaves less by chance. Compare other "
+        "calibrators with choose_calibrator. If none helps, this one was "
+        "fitted on other data than these, or on data that trained the model."
+    )
+
+
+def _about_the_fit(left: Remainder) -> list[str]:
+    """Sentences on what the fit of the calibrator leaves."""
+    text = (
+        "On how many rows the calibrator was fitted is not known; few would "
+        "leave gaps by chance."
+    )
+    if left.fitted is not None:
+        text = (
+            f"The calibrator was fitted on {left.told}, which by chance alone "
+            f"leave a mean difference of up to {_points(left.reach)} "
+            "percentage points."
+        )
+    return [text, _about_worse(left.worse)] if left.worse else [text]
+
+
+def _about_worse(rows: list[dict[str, Any]], plain: bool = True) -> str:
+    told = [
+        f"{x['name']} ({_points(x['before'])} to {_points(x['value'])} points)"
+        for x in rows
+    ]
+    begin = "Calibration" if plain else "But calibration"
+    return f"{begin} made it worse for {names_of(told, str)}."
+
+
+def _for_worse(left: Remainder) -> str:
+    names = names_of(left.worse, itemgetter("name"))
+    kind = "StructuredVectorScaling, which has parameters for each class"
+    if left.by_class:
+        kind = "it on more data, or StructuredMatrixScaling"
+    return (
+        f"Do not rely on it for {names}: fit {kind}, or a calibrator for each "
+        "group."
+    )
 
 
 def change_of(
