@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 from keras_calib.formulas.group_sums import GroupedSums
 from keras_calib.functional.group_table import group_metrics
@@ -170,7 +171,18 @@ class AttributeGroups:
             accepts=self._accepts,
         )
         found = table.to_dict()
-        return {**found, "sentences": _sentences(found["rows"], chosen)}
+        rows = found["rows"]
+        alone = [
+            sums.select(np.array([k]))
+            for sums in ordered.values()
+            for k in range(len(sums.names))
+        ]
+        num_tests = sum(not row["too_few"] for row in rows)
+        for row, sums in zip(rows, alone, strict=True):
+            p_value = row.get("p_holm")
+            if p_value is not None and p_value <= 0.05 and not _excludes_0(row):
+                row["p_holm"] = _p_of_interval(sums, num_tests)
+        return {**found, "sentences": _sentences(rows, chosen)}
 
 
 def worst_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -188,10 +200,10 @@ def _sentences(rows: list[dict[str, Any]], chosen: Any) -> list[str]:
     """Which groups differ, after an adjustment for their number."""
     kinds = {
         "Overconfident": [
-            x for x in rows if _rejected(x) and x["confidence_gap"] > 0
+            x for x in rows if _excludes_0(x) and x["confidence_gap"] > 0
         ],
         "Underconfident": [
-            x for x in rows if _rejected(x) and x["confidence_gap"] < 0
+            x for x in rows if _excludes_0(x) and x["confidence_gap"] < 0
         ],
         "More errors among the accepted than in the other groups": [
             x
@@ -219,11 +231,23 @@ def _sentences(rows: list[dict[str, Any]], chosen: Any) -> list[str]:
     ]
 
 
-def _rejected(row: dict[str, Any]) -> bool:
-    p_value = row.get("p_holm")
-    if p_value is not None:
-        return p_value <= 0.05
-    # Without a test the simultaneous interval decides.
+def _excludes_0(row: dict[str, Any]) -> bool:
+    """Whether the simultaneous interval of the gap does.
+
+    By Hoeffding's theorem the exact test, of errors of unequal probabilities,
+    then rejects too: a binomial of their mean is wider.
+    """
     return row["confidence_gap"] is not None and not (
         row["confidence_gap_low"] <= 0 <= row["confidence_gap_high"]
     )
+
+
+def _p_of_interval(sums: GroupedSums, num_tests: int) -> float:
+    """The least p-value, over all groups, whose interval of one excludes 0."""
+
+    def excess(p: float) -> float:
+        _, low, high = sums.confidence_gap(1.0 - p / num_tests)
+        return float(max(low[0], -high[0]))
+
+    most = 1.0 - 1e-9
+    return 1.0 if excess(most) <= 0.0 else float(brentq(excess, 0.05, most))

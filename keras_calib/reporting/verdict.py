@@ -3,6 +3,7 @@
 First of classes, then of several labels: which are off.
 """
 
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -24,6 +25,14 @@ _BEND = (
 _AGAIN = (
     "Check that the calibrator was fitted on data like these, which trained "
     "nothing. If they were, fit it on more data, or one with more parameters."
+)
+_OTHERS = (
+    "Compare other calibrators with choose_calibrator. If none helps, this one "
+    "was fitted on other data than these, or on data that trained the model."
+)
+_BY_CLASS = (
+    "There fit StructuredVectorScaling, which has parameters for each class, "
+    "or a calibrator for each group."
 )
 # A distance of a label that is called small, by how often it occurs.
 _SHARE = 0.2
@@ -53,12 +62,15 @@ def direction(gap: GapEstimate) -> tuple[str, str]:
 
 
 def judged(
-    gap: GapEstimate, ece: dict[str, float], left: Remainder | None = None
+    gap: GapEstimate,
+    ece: dict[str, float],
+    left: Remainder | None = None,
+    worse: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """What a mean gap and an ECE say: a kind, a headline and sentences.
 
-    The kind is that of `direction`, and chooses the colour. After calibration
-    something is `left`, which is no fault if chance explains it.
+    The kind is that of `direction`, and chooses the colour. What is `left`
+    after calibration is no fault if chance explains it.
     """
     kind, headline = direction(gap)
     spread = (
@@ -70,12 +82,22 @@ def judged(
         spread += " Gaps of both signs cancel in the mean."
     sentences = [_by_how_much(kind, gap), spread]
     if left is not None:
-        sentences += _about_the_fit(left)
         if kind in ("over", "under") and not left.has_gap:
-            kind = "even"
-            headline = f"Calibrated, up to what {left.told} leave"
-            if left.few_tested:
-                headline = "Calibrated, as far as these data show"
+            kind, headline = "even", "Calibrated, as far as its fit allows"
+        sentences.append(
+            "It is not known on how many rows the calibrator was fitted; few "
+            "leave gaps by chance."
+            if left.fitted is None
+            else f"The calibrator was fitted on {left.told}, which leave a "
+            f"mean difference of up to {_points(left.reach)} points by chance."
+        )
+    if worse:
+        rows = [
+            f"{x['name']} from {_points(x['before'])} to {_points(x['value'])}"
+            f" points ({_points(x['low'])} to {_points(x['high'])})"
+            for x in worse
+        ]
+        sentences.append(f"Calibration took {names_of(rows, str)}.")
     return {"kind": kind, "headline": headline, "sentences": sentences}
 
 
@@ -83,20 +105,22 @@ def verdict(
     before: tuple[GapEstimate, dict],
     after: tuple[GapEstimate, dict] | None,
     left: Remainder | None = None,
+    worse: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """The verdict on the model, with an `answer` and an `advice`.
 
     `before` and `after` calibration are a mean gap and an ECE; the answer is
-    of what users get: after calibration, if there is one. Of `left`, what
-    chance explains is nobody's fault.
+    of what users get: after calibration, if there is one. What is `left` of
+    it by chance is nobody's fault. It names classes that became `worse`.
     """
     gap, ece = before if after is None else after
     kind, _ = direction(gap)
     is_off, is_bent = kind in ("over", "under"), ece["low"] > 0.0
-    has_gap = is_off if left is None else is_off and left.has_gap
+    has_gap = is_off and (left is None or left.has_gap)
     worst = max(abs(gap.low), abs(gap.high))
-    repaired = after is not None
-    again = _AGAIN if left is None else _again(left)
+    repaired, again = after is not None, _AGAIN
+    if left is not None and left.fitted is not None:
+        again = f"A fit on {left.told} leaves less by chance. {_OTHERS}"
     when = ", after calibration" if repaired else ""
     side = "sure" if kind == "over" else "unsure"
     if kind == "few":
@@ -111,7 +135,7 @@ def verdict(
     elif not has_gap and (is_bent if left is None else left.is_bent):
         answer = f"Only on average{when}: gaps of both signs cancel."
         advice = again if repaired else _BEND
-    elif left is not None and (is_bent or is_off) and not has_gap:
+    elif left is not None and (is_off or is_bent) and not has_gap:
         answer, advice = _mended(before, gap, ece, left)
     elif kind == "even":
         answer = (
@@ -139,12 +163,18 @@ def verdict(
             "points on average."
         )
         advice = again if repaired else _FIT
-    worse = [] if left is None else left.worse
-    if left is not None and worse:
-        answer += " " + _about_worse(worse, answer.startswith("No"))
-        advice = f"{_for_worse(left)} {advice}"
+    if worse:
+        names = names_of(worse, itemgetter("name"))
+        was, now = (_points(worse[0][x]) for x in ("before", "value"))
+        most = "" if len(worse) == 1 else "at most "
+        but = "C" if answer.startswith("No") else "But c"
+        answer += (
+            f" {but}alibration made it worse for {names}, {most}from {was} to "
+            f"{now} points."
+        )
+        advice = f"Do not rely on it for {names}. {_BY_CLASS} {advice}"
     found = {**judged(*before), "answer": answer, "advice": advice}
-    return found if left is None else {**found, "worse_classes": worse}
+    return {**found, "worse_classes": [*worse]} if repaired else found
 
 
 def _mended(
@@ -154,75 +184,29 @@ def _mended(
     left: Remainder,
 ) -> tuple[str, str]:
     """Answer and advice where chance explains all that is left."""
-    worst = max(abs(gap.low), abs(gap.high))
+    off = not gap.low <= 0.0 <= gap.high
     what, was = f"gap {_points(abs(gap.value))} points", abs(before[0].value)
-    enough = f"Use the confidence where {_points(worst)} points do not matter"
-    if gap.low <= 0.0 <= gap.high:
-        what = f"ECE {ece['value']:.4f}"
-        enough = f"Use the confidence where an ECE of {ece['high']:.4f} is fine"
-    if abs(gap.value) > was and ece["value"] > before[1]["value"]:
+    most = f"{_points(max(abs(gap.low), abs(gap.high)))} points do"
+    if not off:
+        what, was = f"ECE {ece['value']:.4f}", before[1]["value"]
+        most = f"an ECE of {ece['high']:.4f} does"
+    use = f"Use the confidence where {most} not matter"
+    if was < (abs(gap.value) if off else ece["value"]):
         return (
-            f"Calibration did not help: it leaves more ({what}) than there "
-            f"was, as a fit on {left.told} can by chance.",
-            "Fit the calibrator on more data, or use the model without it.",
+            f"Calibration did not help: what is left ({what}) is more than "
+            f"there was, and a fit on {left.told} can leave that.",
+            "Fit it on more data, or use the model without it.",
         )
     if left.few_tested:
         return (
-            f"Mended, as far as these data show: what is left ({what}) can be "
-            "the chance of so few.",
-            f"{enough}, or measure on more data.",
+            f"Mended, as far as so few data show: what is left ({what}) can "
+            "be chance.",
+            f"{use}, or measure on more data.",
         )
     return (
-        f"Mended: what is left ({what}) is what a fit on {left.told} leaves; "
+        f"Mended: what is left ({what}) is what {left.told} leave; "
         f"{10 * (left.fitted or 0):,} would leave a third of it.",
-        f"{enough}. For less, fit the calibrator on more data; another one "
-        "would not help.",
-    )
-
-
-def _again(left: Remainder) -> str:
-    """What to do where chance does not explain what is left."""
-    if left.fitted is None:
-        return _AGAIN
-    return (
-        f"A fit on {left.told} leaves less by chance. Compare other "
-        "calibrators with choose_calibrator. If none helps, this one was "
-        "fitted on other data than these, or on data that trained the model."
-    )
-
-
-def _about_the_fit(left: Remainder) -> list[str]:
-    """Sentences on what the fit of the calibrator leaves."""
-    text = (
-        "On how many rows the calibrator was fitted is not known; few would "
-        "leave gaps by chance."
-    )
-    if left.fitted is not None:
-        text = (
-            f"The calibrator was fitted on {left.told}, which by chance alone "
-            f"leave a mean difference of up to {_points(left.reach)} "
-            "percentage points."
-        )
-    return [text, _about_worse(left.worse)] if left.worse else [text]
-
-
-def _about_worse(rows: list[dict[str, Any]], plain: bool = True) -> str:
-    told = [
-        f"{x['name']} ({_points(x['before'])} to {_points(x['value'])} points)"
-        for x in rows
-    ]
-    begin = "Calibration" if plain else "But calibration"
-    return f"{begin} made it worse for {names_of(told, str)}."
-
-
-def _for_worse(left: Remainder) -> str:
-    names = names_of(left.worse, itemgetter("name"))
-    kind = "StructuredVectorScaling, which has parameters for each class"
-    if left.by_class:
-        kind = "it on more data, or StructuredMatrixScaling"
-    return (
-        f"Do not rely on it for {names}: fit {kind}, or a calibrator for each "
-        "group."
+        f"{use}. For less, fit the calibrator on more data.",
     )
 
 
