@@ -172,16 +172,12 @@ class AttributeGroups:
         )
         found = table.to_dict()
         rows = found["rows"]
-        alone = [
-            sums.select(np.array([k]))
-            for sums in ordered.values()
-            for k in range(len(sums.names))
-        ]
         num_tests = sum(not row["too_few"] for row in rows)
-        for row, sums in zip(rows, alone, strict=True):
-            p_value = row.get("p_holm")
+        for row in rows:
+            p_value, sums = row.get("p_holm"), ordered[row["attribute"]]
             if p_value is not None and p_value <= 0.05 and not _excludes_0(row):
-                row["p_holm"] = _p_of_interval(sums, num_tests)
+                place = np.array([sums.names.index(row["group"])])
+                row["p_holm"] = _p_of_interval(sums.select(place), num_tests)
         return {**found, "sentences": _sentences(rows, chosen)}
 
 
