@@ -18,6 +18,7 @@ that it makes worse, are to be told as often as possible.
 Takes about 40 minutes on one CPU core.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ GAPS = {"calibrated": 0.0, "gaps of 0.08, both signs": 0.08}
 FITTED, TESTED = (100, 300, 1_000, 5_000), (300, 1_000, 10_000)
 FITTED_IMAGES, TESTED_IMAGES = (20, 60, 200), (20, 60, 200)
 # Pixels of an image, and standard deviation of its own log-odds.
-PIXELS, OWN = 200, 0.7
+PIXELS, OWN = 100, 0.7
 TEMPERATURES, CLASSES = (0.5, 1.5, 2.5), (2, 10, 100)
 # Temperature that the fifth of ten classes needs, beside 2 of the others.
 OWN_TEMPERATURES = (0.7, 1.0, 1.3)
@@ -166,10 +167,18 @@ class Rows:
         gap, low, high = GapEstimate(value, value, value, None), 0.0, 1.0
         if not values:
             gap = self.gap(correct, units)
+            if units:
+                # So many rows of images are worth one.
+                reach = 0.5 * (gap.high - gap.low) / norm.isf(0.025)
+                share = bins.correct.sum() / len(correct)
+                effect = reach**2 * len(correct) / (share * (1.0 - share))
+                squares = bins.squared_weight * max(effect, 1.0)
+                bins = replace(bins, squared_weight=squares)
             low, high = error_interval(bins)
         value = np.abs(bins.residual).sum() / len(correct)
         groups = StageGroups(int(self.predicted.max()) + 1)
-        groups.add(self.confidence, self.predicted, correct, one)
+        if not units:
+            groups.add(self.confidence, self.predicted, correct, one)
         ece = {"value": value, "low": low, "high": high}
         return (gap, ece), bins, groups.classes()
 
@@ -222,7 +231,7 @@ def answered(before: tuple, after: tuple, left: Any) -> tuple:
     """Kind of the answer, of the headline, and classes that are worse."""
     first, _, classes = before
     now, _, last = after
-    rows = worse_classes(classes, last, left.effect)
+    rows = worse_classes(classes, last)
     found = verdict(first, now, left, [{**x, "name": ""} for x in rows])
     kind = next(k for k, x in AFTER.items() if found["answer"].startswith(x))
     named = [x["group"] for x in found["worse_classes"]]
@@ -299,8 +308,9 @@ def run_mended(num_draws: int, seed: int) -> str:
         for (n, needed), tally in tallies.items():
             what = "images" if images else f"{num_classes} classes"
             counts = tally.blamed, tally.called, tally.named, naive[n]
-            head = [what, f"{fitted:,}", f"{n:,}", needed]
-            table.append([*head, *tally.shares(*counts)])
+            shares = tally.shares(*counts)
+            shares[2] = "" if images else shares[2]
+            table.append([what, f"{fitted:,}", f"{n:,}", needed, *shares])
     header = ["", "calibration", "test", "T", '"No", or blame, %']
     header += ["over or under, %", "a class named, %", "without knowledge, %"]
     return "\n\n".join(

@@ -292,7 +292,7 @@ class ClassEvaluation(Evaluation):
                 [x.classes() for x in self.groups],
             )
             left = remainder(*after, bins, self.calibrator, unit=unit)
-            worse = worse_classes(*classes, left.effect)
+            worse = worse_classes(*classes)
             judges = (
                 left,
                 [

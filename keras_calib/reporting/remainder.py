@@ -6,7 +6,6 @@ Derivation: docs/derivations.md, 'Intervals and guarantees'.
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 from scipy.special import ndtri
 
 from keras_calib.formulas.binned_intervals import error_interval
@@ -30,7 +29,6 @@ class Remainder(NamedTuple):
         unit: What these are called.
         has_gap: Whether the mean gap is more than chance.
         is_bent: Whether the ECE is more than chance.
-        effect: How many rows of units are worth one.
         reach: Mean gap that the fit alone leaves at most, in 95 % of fits.
         few_tested: Whether the data at hand leave more chance than the fit.
     """
@@ -39,7 +37,6 @@ class Remainder(NamedTuple):
     unit: str
     has_gap: bool
     is_bent: bool
-    effect: float = 1.0
     reach: float = 0.0
     few_tested: bool = False
 
@@ -61,7 +58,8 @@ def remainder(
 
     Args:
         gap, ece: Mean gap and ECE after calibration, with 95 % intervals.
-        bins: Sums of rows by bin after calibration.
+        bins: Sums by bin after calibration, whose squared weights tell how
+            many independent rows they are worth.
         calibrator: It may know the `num_samples` and `num_units` of its fit.
         num_units: Number of images or other units that the intervals of `gap`
             and `ece` are over; None if each row is alone.
@@ -73,68 +71,47 @@ def remainder(
     fitted = units or getattr(fit, "num_samples", None)
     has_gap, is_bent = not gap.low <= 0.0 <= gap.high, ece["low"] > 0.0
     found = Remainder(fitted, unit if units else "rows", has_gap, is_bent)
-    weight, effect = float(bins.weight.sum()), 1.0
-    count = weight**2 / float(bins.squared_weight.sum())
-    half = 0.5 * (gap.high - gap.low)
-    if num_units is not None:
-        of_rows = bins.weight @ (bins.accuracy * (1.0 - bins.accuracy)) / weight
-        of_rows = max(float(of_rows), 1e-12) / count
-        effect = max(1.0, (half / _Z_SHOWN) ** 2 / of_rows)
     if fitted is None:
-        return found._replace(effect=effect)
-    # The variance that the fit adds to that of these data, at most.
-    ratio = count / effect / fitted
+        return found
+    tested = bins.weight.sum() ** 2 / bins.squared_weight.sum()
     if num_units is not None and units is not None:
-        ratio = num_units / units
-    squares = bins.squared_weight * effect * (1.0 + ratio)
+        tested = num_units
+    # The variance that the fit adds to that of these data, at most.
+    ratio = float(tested) / fitted
+    squares = bins.squared_weight * (1.0 + ratio)
     low, _ = error_interval(replace(bins, squared_weight=squares), level=_LEVEL)
     wider = (1.0 + ratio) ** 0.5 * _Z / _Z_SHOWN
     below, above = gap.value - gap.low, gap.high - gap.value
     return found._replace(
         has_gap=not -wider * above <= gap.value <= wider * below,
         is_bent=is_bent and low > 0.0,
-        effect=effect,
-        reach=half * ratio**0.5,
+        reach=0.5 * (below + above) * ratio**0.5,
         few_tested=ratio < 1.0,
     )
 
 
 def worse_classes(
-    before: list[GroupRow], after: list[GroupRow], effect: float = 1.0
+    before: list[GroupRow], after: list[GroupRow]
 ) -> list[dict[str, Any]]:
     """Classes that calibration clearly made worse, the worst first.
 
     Of the same rows, the gap grew if and only if the accuracy lies beyond the
     middle of the mean confidences before and after. That is tested exactly, by
     the interval of the accuracy, which holds for all classes at once. Where
-    the rows differ, the intervals of both gaps must not meet. `effect` is how
-    many rows are worth one.
+    the rows differ, the intervals of both gaps must not meet.
     """
-    first, found = {x.group: _widened(x, effect) for x in before}, []
-    for now in (_widened(x, effect) for x in after):
-        was, sign = first.get(now.group), np.sign(now.confidence_gap)
-        if was is None or abs(now.confidence_gap) <= _SMALL:
+    first, found = {x.group: x for x in before}, []
+    for now in after:
+        was, value = first.get(now.group), now.confidence_gap
+        ends = now.confidence_gap_low, now.confidence_gap_high
+        if was is None or abs(value) <= max(_SMALL, abs(was.confidence_gap)):
             continue
-        limit, tested = 0.0, now
+        least = ends[0] if value > 0 else -ends[1]
+        limit = max(was.confidence_gap_high, -was.confidence_gap_low)
         if (was.weight, was.wrong) == (now.weight, now.wrong):
-            middle = 0.5 * (was.confidence + now.confidence)
-            tested = now._replace(confidence=middle)
-        else:
-            limit = max(was.confidence_gap_high, -was.confidence_gap_low)
-        ends = tested.confidence_gap_low, tested.confidence_gap_high
-        grew = abs(now.confidence_gap) > abs(was.confidence_gap)
-        if grew and min(sign * end for end in ends) > limit:
-            ends = now.confidence_gap_low, now.confidence_gap_high
-            gaps = was.confidence_gap, now.confidence_gap, *ends
+            limit = 0.5 * abs(now.confidence - was.confidence)
+        if least > limit:
+            gaps = was.confidence_gap, value, *ends
             names = "group", "before", "value", "low", "high"
             found.append(dict(zip(names, (now.group, *gaps), strict=True)))
     return sorted(found, key=lambda x: abs(x["before"]) - abs(x["value"]))
-
-
-def _widened(row: GroupRow, effect: float) -> GroupRow:
-    """A class of which so many rows are worth one."""
-    low, high = (
-        float(np.clip(row.error + effect**0.5 * (x - row.error), 0.0, 1.0))
-        for x in (row.low, row.high)
-    )
-    return row._replace(low=low, high=high)
