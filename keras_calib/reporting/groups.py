@@ -175,7 +175,7 @@ class AttributeGroups:
         num_tests = sum(not row["too_few"] for row in rows)
         for row in rows:
             p_value, sums = row.get("p_holm"), ordered[row["attribute"]]
-            if p_value is not None and p_value <= 0.05 and not _excludes_0(row):
+            if p_value is not None and (p_value <= 0.05) != _excludes_0(row):
                 place = np.array([sums.names.index(row["group"])])
                 row["p_holm"] = _p_of_interval(sums.select(place), num_tests)
         return {**found, "sentences": _sentences(rows, chosen)}
@@ -228,22 +228,21 @@ def _sentences(rows: list[dict[str, Any]], chosen: Any) -> list[str]:
 
 
 def _excludes_0(row: dict[str, Any]) -> bool:
-    """Whether the simultaneous interval of the gap does.
-
-    By Hoeffding's theorem the exact test, of errors of unequal probabilities,
-    then rejects too: a binomial of their mean is wider.
-    """
+    """Whether the simultaneous interval of the gap does."""
     return row["confidence_gap"] is not None and not (
         row["confidence_gap_low"] <= 0 <= row["confidence_gap_high"]
     )
 
 
 def _p_of_interval(sums: GroupedSums, num_tests: int) -> float:
-    """The least p-value, over all groups, whose interval of one excludes 0."""
+    """The p-value, over all groups, at which an interval ends at 0."""
 
     def excess(p: float) -> float:
         _, low, high = sums.confidence_gap(1.0 - p / num_tests)
         return float(max(low[0], -high[0]))
 
-    most = 1.0 - 1e-9
-    return 1.0 if excess(most) <= 0.0 else float(brentq(excess, 0.05, most))
+    ends = 1e-9, 1.0 - 1e-9
+    least, most = map(excess, ends)
+    if least >= 0.0 or most <= 0.0:
+        return ends[most <= 0.0]
+    return float(brentq(excess, *ends))
