@@ -37,6 +37,11 @@ class LayerOptions(TypedDict, total=False):
     trainable: bool
     dtype: Any
     from_logits: bool | None
+
+
+class CalibratorOptions(LayerOptions, total=False):
+    """The same, and how many samples and units fitted values are of."""
+
     num_samples: int | None
     num_units: int | None
 

@@ -16,7 +16,7 @@ from keras_calib.calibrators.choosing import CalibratorChoice
 from keras_calib.calibrators.columns import OneVsRest, fit_columns, tables
 from keras_calib.calibrators.fitted_layer import (
     CalibratesPredictions,
-    LayerOptions,
+    CalibratorOptions,
 )
 from keras_calib.calibrators.fitting_data import (
     FittingData,
@@ -106,7 +106,7 @@ class MultiLabelCalibrator(CalibratesPredictions):
         class_names: Sequence[str] | None = None,
         values: dict[str, Any] | None = None,
         applies: Sequence[bool] | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[CalibratorOptions],
     ):
         super().__init__(**kwargs)
         self.supports_masking = True

@@ -95,9 +95,9 @@ def worse_classes(
 ) -> list[dict[str, Any]]:
     """Classes that calibration clearly made worse, the worst first.
 
-    Of the same rows, the gap grew if and only if the accuracy lies beyond the
-    middle of the mean confidences before and after. That is tested exactly, by
-    the interval of the accuracy, which holds for all classes at once. Where
+    If the rows are the same, the gap grew if and only if the accuracy lies
+    beyond the middle of the mean confidences before and after. The interval of
+    the accuracy, which holds for all classes at once, tests that exactly. If
     the rows differ, the intervals of both gaps must not meet.
     """
     first, found = {x.group: x for x in before}, []
