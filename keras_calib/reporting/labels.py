@@ -11,11 +11,8 @@ from keras_calib.metrics import CalibrationMetrics
 from keras_calib.numerics.arrays import safe_divide, to_numpy
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.reporting.evaluation import Evaluation, accepted, estimates_of
-from keras_calib.reporting.verdict import (
-    about_label_selection,
-    label_verdict,
-    side_of,
-)
+from keras_calib.reporting.label_verdict import label_verdict, side_of
+from keras_calib.reporting.verdict import about_label_selection
 
 _EXAMPLE_METRICS = ("accuracy", "mean_confidence", "ece")
 
