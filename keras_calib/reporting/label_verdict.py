@@ -1,67 +1,92 @@
 """The verdict on several labels: which are off, how far, and what to do."""
 
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
+from keras_calib.formulas.binned_intervals import error_interval
+from keras_calib.formulas.bins import BinSums
 from keras_calib.metrics.gap_estimates import GapEstimate
-from keras_calib.reporting.measures import kinds_told, listed
+from keras_calib.reporting.measures import kinds_told, names_of
 from keras_calib.reporting.verdict import direction
 
-# A distance of a label up to this is called small.
-_SMALL = 0.02
-_AGAIN = (
-    "Check that the calibrator was fitted on data like these, which trained "
-    "nothing. If they were, fit it on more data, or one with more parameters."
-)
-# A distance of a label that is called small, by how often it occurs.
-_SHARE = 0.2
+# A distance of a label is called small up to this, and this share of how often
+# it occurs.
+_SMALL, _SHARE = 0.02, 0.2
 # Least lower end of the ECE of a label that is off though right on average.
 _BENT = 0.01
-_SIDES = {
-    "over": "predicted too often",
-    "under": "predicted too rarely",
-    "bent": "right on average only",
-}
-_FIT_LABELS = (
+_SIDES = {"over": "too high", "under": "too low"}
+_FIT = (
     "Fit a MultiLabelCalibrator on held-out data that trained nothing, and "
     "give it to the report."
 )
+_AGAIN = (
+    "Compare MultiLabelCalibrator(AffineScaling()) and BetaCalibration() with "
+    "this one. If none helps, it was fitted on other data than these, or on "
+    "data that trained the model."
+)
+_UNKNOWN = (
+    "On how many examples the calibrator was fitted is not known; few would "
+    "leave gaps by chance."
+)
 
 
-def side_of(gap: GapEstimate, ece_low: float) -> str:
-    """How the probabilities of a label are off, if data show it.
+def side_of(
+    gap: GapEstimate, bins: BinSums, level: float, fitted: int | None = None
+) -> str:
+    """How the probabilities of a label are off, if data show it at a level.
 
     `"over"`: they are too high on average; `"under"`: too low; `"bent"`: both
-    in part; `"few"`: too few data to say; `"even"`: they agree.
+    in part; `"few"`: too few data to say; `"even"`: they agree. A fit of a
+    calibrator on `fitted` examples leaves gaps by chance. Their variance is at
+    most that of these data times the ratio of the two sizes. So the intervals
+    are those of the difference of two samples.
     """
-    side, _ = direction(gap)
-    if side not in ("over", "under") and ece_low > _BENT:
-        return "bent"
-    return side
-
-
-def label_verdict(rows: list[dict[str, Any]], repaired: bool) -> dict[str, Any]:
-    """The verdict on the labels: kind, answer, advice and sentences."""
-    counted = sum(x["count"] > 0 for x in rows)
-    when = ", after calibration" if repaired else ""
-    by_side = {
-        side: [x for x in rows if x["side"] == side]
-        for side in ("over", "under", "bent", "few", "even")
-    }
-    off = [x for side in _SIDES for x in by_side[side]]
-    small = all(
-        x["ece"] <= _SMALL
-        and abs(x["confidence_gap"]) <= _SHARE * x["prevalence"]
-        for x in off
+    count = bins.weight.sum() ** 2 / bins.squared_weight.sum()
+    more = 1.0 + (count / fitted if fitted else 0.0)
+    low, high = (
+        float(gap.value + np.sqrt(more) * (end - gap.value))
+        for end in (gap.low, gap.high)
     )
-    if not (off or by_side["even"]):
+    side, _ = direction(replace(gap, low=low, high=high))
+    if side in _SIDES:
+        return side
+    bins = replace(bins, squared_weight=more * bins.squared_weight)
+    return "bent" if error_interval(bins, level=level)[0] > _BENT else side
+
+
+def label_verdict(
+    rows: list[dict[str, Any]], repaired: bool, fitted: int | None = None
+) -> dict[str, Any]:
+    """The verdict on the labels: kind, answer, advice and sentences.
+
+    `fitted` is the number of examples that the calibrator was fitted on, if
+    it is known.
+    """
+    known = [x for x in rows if x["count"]]
+    off = [x for x in known if x["side"] in (*_SIDES, "bent")]
+    off.sort(key=lambda x: -abs(x["confidence_gap"]))
+    good = sum(x["side"] == "even" for x in known)
+    when = ", after calibration" if repaired else ""
+    kind, sentences = "even", _in_words(rows)
+    if repaired:
+        text = _UNKNOWN
+        if fitted is not None:
+            text = (
+                f"The calibrator was fitted on {fitted:,} examples. A label is "
+                "off where chance in these and in the data here does not "
+                "explain it."
+            )
+        sentences.append(text)
+    if not (off or good):
         kind, advice = "few", "Measure on more data before you rely on them."
         answer = (
             "These data cannot say: no label has enough examples with it and "
             "without it."
         )
     elif not off:
-        kind = "even"
         answer = (
             f"Yes{when}, as far as these data show: no label has "
             "probabilities that differ from how often it is right."
@@ -71,22 +96,28 @@ def label_verdict(rows: list[dict[str, Any]], repaired: bool) -> dict[str, Any]:
             "when the data change."
         )
     else:
-        size = {side: len(found) for side, found in by_side.items()}
-        kind = "over" if size["over"] >= size["under"] else "under"
+        over = sum(x["side"] == "over" for x in off)
+        under = sum(x["side"] == "under" for x in off)
+        kind = "over" if over >= under else "under"
+        small = all(
+            x["ece"] <= _SMALL
+            and abs(x["confidence_gap"]) <= _SHARE * x["prevalence"]
+            for x in off
+        )
         no = "No, not even after calibration" if repaired else "No"
         no = f"Nearly{when}" if small else no
-        sides = [x for x in _SIDES if by_side[x]]
-        how = [f"{size[x]:,} {_SIDES[x]}" for x in sides]
-        if len(sides) == 1:
-            how = [_SIDES[sides[0]]]
-        are = "is" if len(off) == 1 else "are"
-        answer = (
-            f"{no}: {len(off):,} of {counted:,} labels {are} off, "
-            f"{listed(how)}."
-        )
-        if counted == 1:
-            answer = f"{no}: the label is {listed(how)}."
-        advice = _AGAIN if repaired else _FIT_LABELS
+        advice = _AGAIN if repaired else _FIT
+        are = f"{len(off):,} {'is' if len(off) == 1 else 'are'}"
+        told = f"off: {names_of(off, _how_far)}."
+        if len(known) == 1:
+            answer = f"{no}: the label is {told}"
+        elif len(off) < good:
+            answer = f"Yes{when} for {good:,} of {len(known):,} labels; "
+            answer += f"{are} {'a little ' if small else ''}{told}"
+            advice = f"Use the probabilities of the others. {advice}"
+        else:
+            are = are.replace(" ", f" of {len(known):,} labels ")
+            answer = f"{no}: {are} {told}"
         if small:
             advice = (
                 "Use them where 2 percentage points, and a fifth of how often "
@@ -96,30 +127,29 @@ def label_verdict(rows: list[dict[str, Any]], repaired: bool) -> dict[str, Any]:
         "kind": kind,
         "answer": answer,
         "advice": advice,
-        "sentences": _in_words(rows),
+        "sentences": sentences,
     }
 
 
+def _how_far(row: dict[str, Any]) -> str:
+    """The name of a label that is off, and by how much."""
+    if row["side"] == "bent":
+        return f"{row['label']} (right on average, ECE {row['ece']:.3f})"
+    points = 100.0 * abs(row["confidence_gap"])
+    points = f"{points:.1f}" if points >= 0.1 else f"{points:.1g}"
+    return f"{row['label']} ({points} points {_SIDES[row['side']]})"
+
+
 def _in_words(rows: list[dict[str, Any]]) -> list[str]:
-    """Sentences that name the labels to look at."""
+    """Sentences that name other labels to look at."""
     known = [x for x in rows if x["count"]]
+    mixed = [x for x in known if 0 < x["prevalence"] < 1]
     kinds = {
-        "Predicted too often": [x for x in known if x["side"] == "over"],
-        "Predicted too rarely": [x for x in known if x["side"] == "under"],
-        "Right on average, but off at some probabilities": [
-            x for x in known if x["side"] == "bent"
-        ],
         "No better than always stating the share of examples with the label, "
-        "by NLL": [
-            x
-            for x in known
-            if x["nll"] >= x["base_nll"] and 0 < x["prevalence"] < 1
-        ],
+        "by NLL": [x for x in mixed if x["nll"] >= x["base_nll"]],
         "In no example": [x for x in known if not x["positives"]],
         "In every example": [x for x in known if x["positives"] == x["count"]],
-        "Too few examples to say": [
-            x for x in known if x["side"] == "few" and 0 < x["prevalence"] < 1
-        ],
+        "Too few examples to say": [x for x in mixed if x["side"] == "few"],
         "Missing in all examples": [x for x in rows if not x["count"]],
     }
     return kinds_told(kinds, itemgetter("label"))
