@@ -26,6 +26,8 @@ from keras_calib.predictions.predictions import Predictions
 
 # Layers that are told when a part of theirs is fitted, by this part.
 DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+# What a fit remembers of its data, in configurations that know it.
+_SIZES = "num_samples", "num_units"
 
 
 class LayerOptions(TypedDict, total=False):
@@ -35,6 +37,8 @@ class LayerOptions(TypedDict, total=False):
     trainable: bool
     dtype: Any
     from_logits: bool | None
+    num_samples: int | None
+    num_units: int | None
 
 
 class FittedLayer(keras.layers.Layer):
@@ -230,7 +234,52 @@ class FittedLayer(keras.layers.Layer):
 
 
 class CalibratesPredictions(FittedLayer, FitsOnModel):
-    """Abstract: a fitted layer that returns logits in place of outputs."""
+    """Abstract: a fitted layer that returns logits in place of outputs.
+
+    It remembers how many samples it was fitted on, from which a report tells
+    what error the fit alone leaves.
+
+    Args:
+        num_samples: Number of samples behind given fitted values, >= 1; None
+            if it is not known.
+        num_units: Number of images or other units that these were in; None
+            if each sample is alone, or if it is not known.
+        **kwargs: Those of `FittedLayer`.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_samples: int | None = None,
+        num_units: int | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self._sizes = num_samples, num_units
+        for name, size in zip(_SIZES, (num_samples, num_units), strict=True):
+            if size is not None:
+                check_integer(name, size, 1)
+
+    @property
+    def num_samples(self) -> int | None:
+        """Effective number of samples of the fit, if it is known.
+
+        Whole weights are repeats. Others count by (sum w)^2 / sum w^2.
+        """
+        return self._sizes[0]
+
+    @property
+    def num_units(self) -> int | None:
+        """Effective number of images, sequences or units of the fit.
+
+        None if each sample is alone, or if it is not known.
+        """
+        return self._sizes[1]
+
+    def get_config(self):
+        sizes = {k: getattr(self, k) for k in _SIZES}
+        known = {k: x for k, x in sizes.items() if x is not None}
+        return {**super().get_config(), **known}
 
     def build(self, input_shape):
         self.check_fitted()

@@ -147,6 +147,7 @@ class TemperatureScaling(Calibrator):
     def fit_given(self, given: Any, num_folds: int, force: bool) -> None:
         if isinstance(given, CompactLogits):
             self.set_fitted(temperature=given.optimal_temperature())
+            self._sizes = len(given), None
         else:
             super().fit_given(given, num_folds, force)
 

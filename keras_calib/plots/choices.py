@@ -185,4 +185,4 @@ class PlanDisplay(Display):
                 f"Labels for a risk of {plan.risk:g}, delta {plan.delta:g}"
             ),
         )
-        self._legend(ax, "lower right")
+        self._legend(ax)

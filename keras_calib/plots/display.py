@@ -5,6 +5,7 @@ import copy
 import importlib
 import io
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import path_of, replacing
 from keras_calib.inputs.checks import MODES, check_in, check_integer
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.results import call_text
+from keras_calib.numerics.results import call_text, interval_text
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
 COLORS = (
@@ -234,9 +235,34 @@ class Display:
             style["color"] = colors
         return {**style, **self._look.line}
 
-    def _legend(self, ax: Any, place: str) -> None:
-        if self._look.legend:
-            legend(ax, loc=place)
+    def _legend(self, ax: Any) -> None:
+        """A legend below a figure that is all ours, else on the axes."""
+        if not self._look.legend:
+            return
+        figure = ax.figure
+        kind = type(figure.get_layout_engine()).__name__
+        ours = {*figure.axes} <= {*self.axes_} or figure.legends
+        if kind != "ConstrainedLayoutEngine" or not ours:
+            legend(ax)
+            return
+        for earlier in [*figure.legends]:
+            earlier.remove()
+        # Letters of the small font that are as wide as the figure.
+        room = int(figure.bbox.width / figure.dpi * 14.0)
+        told = {}
+        for x in figure.axes:
+            for thing, text in zip(*x.get_legend_handles_labels(), strict=True):
+                told[_wrapped(text, room - 8)] = thing
+        widest = max(len(x) for text in told for x in text.split("\n"))
+        figure.legend(
+            [*told.values()],
+            [*told],
+            loc="outside lower center",
+            ncols=max(1, min(len(told), room // (widest + 8))),
+            fontsize="small",
+            frameon=False,
+            borderpad=0.0,
+        )
 
 
 class ModelsDisplay(Display):
@@ -300,8 +326,18 @@ def line_style(i: int) -> dict[str, Any]:
     }
 
 
+def _wrapped(text: str, room: int) -> str:
+    """A text in lines of so many letters, of which no escape is cut."""
+    lines = [
+        line
+        for part in text.split("\n")
+        for line in textwrap.wrap(part, room, drop_whitespace=False)
+    ]
+    return "\n".join(lines).replace("\\\n$", "\\$\n")
+
+
 def legend(ax: Any, **options: Any) -> None:
-    """A small, translucent legend."""
+    """A small, translucent legend, where it hides least."""
     # Else a long name would leave no room for the axes.
     ax.legend(framealpha=0.9, fontsize="small", **options).set_in_layout(False)
 
@@ -312,6 +348,11 @@ def draw_band(
     """Draws a pale area between two curves."""
     style = {"color": color, "alpha": 0.2, "linewidth": 0}
     ax.fill_between(x, low, high, label=label, **style)
+
+
+def short(value: float) -> str:
+    """A number of a title, which has no interval."""
+    return interval_text(value, digits=3)
 
 
 def printable(text: str) -> str:

@@ -24,11 +24,14 @@ from keras_calib.plots.display import (
     ModelsDisplay,
     by_model,
     plain,
+    short,
 )
 from keras_calib.predictions.predictions import Predictions
 
 # An interval that says little: its bin is faint.
 _WIDE = 0.3
+# With more bins their numbers would overlap.
+_NUM_NUMBERED = 20
 # How a diagram names the forecast of an event, how often it is, and the gap.
 _EVENTS = {
     "top_label": (
@@ -57,6 +60,7 @@ class _BinnedDisplay(ModelsDisplay):
     ):
         self._num_bins = num_bins
         super().__init__(predictions, mode, name)
+        self._forecast, self._rate, self._gap = _EVENTS[self.mode]
         if len(self.models) == 1:
             (self.sums,) = self.models.values()
 
@@ -92,7 +96,7 @@ class ReliabilityDisplay(_BinnedDisplay):
     votes the accuracy is their share for the prediction. With `mode="binary"`
     the diagram has the share of the second of two classes against its
     probability, as scikit-learn's calibration curve. Several models are drawn
-    as a curve each, without bars and intervals.
+    as a curve each, without bars, intervals and the bins that would be faint.
 
     Args:
         predictions: `Predictions` of a model; or an updated metric of
@@ -142,7 +146,6 @@ class ReliabilityDisplay(_BinnedDisplay):
         if zoom is not None and not 0.0 < zoom < 1.0:
             raise value_error("`zoom` must be in (0, 1)", zoom=zoom)
         self.zoom = zoom
-        self._forecast, self._rate, self._gap = _EVENTS[self.mode]
         self.values = {
             k: float(calibration_error(x)) for k, x in self.models.items()
         }
@@ -154,23 +157,28 @@ class ReliabilityDisplay(_BinnedDisplay):
         return self.sums.residual.sum() > 0
 
     def _axes(self, figure: Any) -> list:
-        return list(figure.subplots(2, 1, height_ratios=(4, 1), sharex=True))
+        return list(figure.subplots(2, 1, height_ratios=(3, 1), sharex=True))
 
     def _draw(self, ax: Any, counts_ax: Any = None) -> None:
         self.counts_ax_, several = counts_ax, len(self.models) > 1
         if several:
-            title = f"{self._rate} by {self._forecast}"
+            title = f"{self._rate.capitalize()} by {self._forecast.split()[0]}"
             ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
             for i, (name, sums) in enumerate(self.models.items()):
-                filled = sums.weight > 0
+                low, high = accuracy_interval(sums)
+                filled = (sums.weight > 0) & (high - low <= _WIDE)
+                if not filled.any():
+                    filled = sums.weight > 0
                 ax.plot(
                     sums.mean_confidence[filled],
                     sums.accuracy[filled],
-                    label=f"{plain(name)} (ECE {self.values[name]:.4f})",
+                    label=f"{plain(name)} (ECE {short(self.values[name])})",
                     **{"marker": "o", "markersize": 4, **self._style(i)},
                 )
         else:
-            title = f"ECE {self.ece:.4f}, {self._rate} {self.accuracy:.4f}"
+            title = (
+                f"ECE {short(self.ece)}, {self._rate} {short(self.accuracy)}"
+            )
             self._bars(ax)
         ax.set(
             xlim=(-0.02, 1.02),
@@ -178,9 +186,7 @@ class ReliabilityDisplay(_BinnedDisplay):
             ylabel=self._rate,
             title=self._title(title),
         )
-        # Leave the inset the corner that is emptiest.
-        free = several or (self.zoom and not self._is_overconfident)
-        self._legend(ax, "upper left" if free else "lower right")
+        self._legend(ax)
         if (zoom := self.zoom) and not several:
             place = (0.1, 0.56) if self._is_overconfident else (0.56, 0.09)
             self.zoom_ax_ = ax.inset_axes((*place, 0.4, 0.4))
@@ -199,25 +205,13 @@ class ReliabilityDisplay(_BinnedDisplay):
             for i, sums in enumerate(self.models.values()):
                 num_bins = len(sums.weight)
                 edges = np.linspace(0.0, 1.0, num_bins + 1)
-                if several:
-                    color = self._style(i)["color"]
-                    counts_ax.stairs(sums.weight, edges, color=color)
-                else:
-                    counts_ax.bar(
-                        (edges[:-1] + edges[1:]) / 2,
-                        sums.weight,
-                        width=0.9 / num_bins,
-                        color=self._look.color or BLUE,
-                    )
-            counts_ax.set_ylabel("samples (log)")
-            counts_ax.set_yscale("symlog", linthresh=1)
-            counts_ax.set_ylim(bottom=0)
-            most = max(float(x.weight.max()) for x in self.models.values())
-            most = max(most, 1.0)
-            decades = math.floor(math.log10(most))
-            ticks = sorted({0, 10 ** (decades // 2), 10**decades})
-            counts_ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
-            counts_ax.minorticks_off()
+                color = self._style(i)["color"]
+                counts_ax.stairs(sums.weight, edges, color=color, linewidth=1.5)
+            counts_ax.set_ylabel("samples")
+            weights = [x.weight for x in self.models.values()]
+            _logarithmic(counts_ax, weights, 3)
+            if not several and num_bins <= _NUM_NUMBERED:
+                _number(counts_ax, *weights)
 
     def _bars(self, ax: Any) -> None:
         sums, look = self.sums, self._look
@@ -323,32 +317,30 @@ class ConfidenceDisplay(_BinnedDisplay):
             self._histograms(ax)
         ax.set(
             xlim=(0, 1),
-            xlabel="confidence of the predicted class",
+            xlabel=self._forecast,
             ylabel="samples",
             title=self._title(title),
         )
         if self.log:
-            ax.set_yscale("symlog", linthresh=1)
-            ax.set_ylim(bottom=0)
-        self._legend(ax, "upper left")
+            counts = [_wrong_in(x) for x in self.models.values()]
+            if len(counts) == 1:
+                counts.append(self.correct)
+            _logarithmic(ax, counts, 6)
+        self._legend(ax)
 
     def _histograms(self, ax: Any) -> None:
-        num_bins = len(self.correct)
-        # Side by side, as stacks mislead on a logarithmic scale.
-        width = 0.45 / num_bins
-        for i, values, color, hatch, label in (
-            (0, self.correct, BLUE, None, "correct"),
-            (1, self.wrong, ORANGE, "///", "wrong"),
+        # Outlines: areas would mislead on a logarithmic scale.
+        edges = np.linspace(0.0, 1.0, len(self.correct) + 1)
+        for values, color, style, label in (
+            (self.correct, BLUE, "-", "correct"),
+            (self.wrong, ORANGE, (0, (4, 1)), "wrong"),
         ):
-            ax.bar(
-                (np.arange(num_bins) + 0.05) / num_bins + i * width,
+            ax.stairs(
                 values,
-                width=width,
-                align="edge",
+                edges,
                 color=color,
-                hatch=hatch,
-                edgecolor="white",
-                linewidth=0,
+                linestyle=style,
+                linewidth=2,
                 label=f"{label} ({values.sum():,.6g})",
             )
         for value, style, label in (
@@ -360,8 +352,43 @@ class ConfidenceDisplay(_BinnedDisplay):
                 color="black",
                 linestyle=style,
                 linewidth=1.2,
-                label=f"{label} {value:.4f}",
+                label=f"{label} {short(value)}",
             )
+
+
+def _logarithmic(ax: Any, counts: Sequence[np.ndarray], most: int) -> None:
+    """A logarithmic scale of counts, with a line at each of `most` decades."""
+    filled = np.concatenate(counts)
+    filled = filled[filled > 0] if (filled > 0).any() else np.ones(1)
+    high = 2.0 * max(filled.max(), 1.0)
+    # What is left of a sum of weights is no count.
+    low = max(0.5 * min(filled.min(), 1.0), 1e-9 * high)
+    first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
+    step = -(-(last - first + 1) // most)
+    ticks = [10.0**k for k in range(first, last + 1, step)]
+    ax.set_yscale("log", nonpositive="clip")
+    ax.set_ylim(low, high)
+    ax.set_yticks(ticks, [f"{x:,.12g}" for x in ticks])
+    ax.minorticks_off()
+    ax.grid(axis="y", color=GREY, alpha=0.4, linewidth=0.6)
+    ax.set_axisbelow(True)
+
+
+def _number(ax: Any, counts: np.ndarray) -> None:
+    """The number of each step above it."""
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high * (high / low) ** 0.8)
+    for k in np.flatnonzero(counts > 0):
+        ax.annotate(
+            f"{counts[k]:,.6g}",
+            ((k + 0.5) / len(counts), max(counts[k], low)),
+            xytext=(0, 2),
+            textcoords="offset points",
+            rotation="vertical",
+            ha="center",
+            va="bottom",
+            fontsize=6,
+        )
 
 
 def _wrong_in(sums: BinSums) -> np.ndarray:
@@ -475,7 +502,7 @@ class ClasswiseReliabilityDisplay(Display):
         for ax in drawn[-self._grid[1] :]:
             ax.set_xlabel("probability")
             ax.tick_params(labelbottom=True)
-        told = [f"classwise ECE {x:.4f}" for x in self.values.values()]
+        told = [f"classwise ECE {short(x)}" for x in self.values.values()]
         if len(told) > 1:
             names = map(plain, self.models)
             told = [f"{k}: {x}" for k, x in zip(names, told, strict=True)]
@@ -505,8 +532,8 @@ class ClasswiseReliabilityDisplay(Display):
                     label=plain(name) if several else self._look.label,
                 )
             text = str(k if self.class_names is None else self.class_names[k])
-            told = "" if several else f": {self.errors[k]:.4f}"
+            told = "" if several else f": {short(self.errors[k])}"
             ax.set_title(plain(text) + told, fontsize="small")
             ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
         if several or self._look.label:
-            self._legend(axes[0], "upper left")
+            self._legend(axes[0])

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_calib.metrics.registry import mode_of
+from keras_calib.numerics.results import with_interval
 
 # So many rows are named in a sentence.
 _NUM_NAMES = 6
@@ -35,6 +36,11 @@ _OF_VOTES = {
         "most to accept with 5 % of votes against",
     ),
 }
+# And of a log, which knows no other class.
+_OF_LOGS = {
+    "accuracy": ("Accuracy", "share of right answers"),
+    "mean_confidence": ("Mean confidence", "of the answer"),
+}
 _GAP = "confidence_gap"
 _SIGNED = ("Confidence less accuracy", "above 0 is overconfident")
 
@@ -52,6 +58,7 @@ def measures(results: dict[str, Any]) -> list[dict[str, Any]]:
         stages.append({_GAP: gap, **results["calibrated_metrics"]})
     found = []
     words = EXPLAINED | (_OF_VOTES if "annotators" in results else {})
+    words |= {} if "nll" in results["metrics"] else _OF_LOGS
     for name, (title, told) in {_GAP: _SIGNED, **words}.items():
         if name in stages[0]:
             estimates = [stage[name] for stage in stages]
@@ -106,12 +113,11 @@ def names_of(rows: Sequence, name_of: Callable[[Any], str]) -> str:
 
 def cell(name: str, x: dict[str, Any]) -> tuple[str, str, str]:
     """Value, interval and p-value of a metric as texts, empty if unknown."""
-    # Four decimals would show an AURC near 0 as 0.
-    usual = "{:.2g}" if name == "aurc" and x["value"] < 1e-3 else "{:.4f}"
-    form = {"nll": "{:.3f}", _GAP: "{:+.4f}"}.get(name, usual)
-    value, low, high = (form.format(x[k]) for k in ("value", "low", "high"))
-    # Too few data give intervals without an end, which say nothing.
-    ends = f"{low} to {high}" if x["high"] - x["low"] < 1e9 else ""
+    value, ends = with_interval(
+        *(x[k] for k in ("value", "low", "high")),
+        digits=3 if name == "nll" else 4,
+        sign="+" if name == _GAP else "",
+    )
     p = x.get("p_value")
     if p is None:
         return value, ends, ""

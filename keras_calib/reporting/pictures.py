@@ -24,7 +24,7 @@ from keras_calib.plots.display import (
 
 # Inches of a wide diagram, about as wide as a phone, where text must be
 # readable, and of the small one of a label.
-WIDE, _SMALL = (4.4, 3.4), (2.7, 2.5)
+WIDE, _SMALL = (4.4, 3.8), (2.7, 2.5)
 # Longest name above a picture.
 _LONGEST = 24
 # Steps of a curve of cumulative differences, at most.
@@ -44,6 +44,13 @@ def diagram(
     """
     svg = display.to_svg(size).encode("utf-8")
     return {"uri": _data_uri(svg, "image/svg+xml"), "text": text}
+
+
+def of_kind(display: Any, kind: str) -> Any:
+    """A display of bins, whose confidence is of answers if it is of a log."""
+    if kind == "scores":
+        display._forecast = "confidence of the answer"
+    return display
 
 
 def cumulative_diagram(

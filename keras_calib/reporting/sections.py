@@ -34,6 +34,7 @@ from keras_calib.reporting.pictures import (
     diagram,
     group_picture,
     label_diagram,
+    of_kind,
     shown,
 )
 
@@ -42,7 +43,7 @@ _NUM_CLASSES = 10
 # At most so many pairs of classes that sure errors confuse.
 _NUM_PAIRS = 6
 # Inches of diagrams, about as wide as a phone, where text must be readable.
-_TALL, _LOW = (3.5, 4.2), (3.5, 3.0)
+_TALL, _LOW = (3.5, 4.8), (3.5, 3.2)
 # The slider has about so many positions, evenly spread over the coverage.
 _NUM_STEPS = 200
 _RISKS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
@@ -95,10 +96,13 @@ def _change(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
         "directions": directions(results),
         "reliability": [
             diagram(
-                ReliabilityDisplay(x, name=when.capitalize() or None),
+                of_kind(
+                    ReliabilityDisplay(x, name=when.capitalize() or None),
+                    evaluation.kind,
+                ),
                 f"Accuracy against confidence {when}".rstrip()
-                + ", with exact 95 % "
-                "intervals; below, the number of predictions in each bin.",
+                + ", with exact 95 % intervals; below, how many samples each "
+                "bin has.",
                 _TALL,
             )
             for when, x in metrics.items()
@@ -120,7 +124,7 @@ def _errors(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
             )
         },
         "histogram": diagram(
-            ConfidenceDisplay(evaluation.final),
+            of_kind(ConfidenceDisplay(evaluation.final), evaluation.kind),
             f"Confidence of correct and wrong predictions {final}".rstrip()
             + "; counts on a logarithmic scale.",
             WIDE,
