@@ -83,10 +83,18 @@ class LabelTable:
         for name in ("ece", "auroc", *_BASE):
             x = np.array([row[name] for row in some])
             known = x[np.isfinite(x)]
-            means["macro"][name] = float(known.mean()) if len(known) else _NAN
-            means["micro"][name] = whole[name]
+            exact = {
+                "macro": float(known.mean()) if len(known) else _NAN,
+                "micro": whole[name],
+            }
             if name in _BASE:
-                means["micro"][name] = float(np.average(x, weights=weight))
+                exact["micro"] = float(np.average(x, weights=weight))
+            for mean, value in exact.items():
+                # Sums of examples have coarser ranks.
+                own = means[mean]
+                for end in ends_of(name) if name == "auroc" else ():
+                    own[end] += value - own[name]
+                own[name] = value
         return rows, means
 
     def bins(self, label: int) -> BinSums:

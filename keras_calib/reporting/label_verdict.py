@@ -12,6 +12,9 @@ from keras_calib.metrics.gap_estimates import GapEstimate
 from keras_calib.reporting.measures import kinds_told, names_of
 from keras_calib.reporting.verdict import direction
 
+# Probability to call the mean of any label off if all are calibrated. With
+# their bins it is below 5 %.
+MISTAKE = 0.04
 # A distance of a label is called small up to this, and this share of how often
 # it occurs.
 _SMALL, _SHARE = 0.02, 0.2
@@ -23,9 +26,9 @@ _FIT = (
     "give it to the report."
 )
 _AGAIN = (
-    "Compare MultiLabelCalibrator(AffineScaling()) and BetaCalibration() with "
-    "this one. If none helps, it was fitted on other data than these, or on "
-    "data that trained the model."
+    "Try AffineScaling or BetaCalibration in the MultiLabelCalibrator. If "
+    "neither helps, it was fitted on other data than these, or on data that "
+    "trained the model."
 )
 _UNKNOWN = (
     "On how many examples the calibrator was fitted is not known; few would "
@@ -112,8 +115,9 @@ def label_verdict(
         if len(known) == 1:
             answer = f"{no}: the label is {told}"
         elif len(off) < good:
-            answer = f"Yes{when} for {good:,} of {len(known):,} labels; "
-            answer += f"{are} {'a little ' if small else ''}{told}"
+            when += "," if repaired else ""
+            answer = f"Yes{when} for {good:,} of {len(known):,} labels; {are} "
+            answer += f"a little {told}" if small else told
             advice = f"Use the probabilities of the others. {advice}"
         else:
             are = are.replace(" ", f" of {len(known):,} labels ")

@@ -13,11 +13,9 @@ from keras_calib.metrics.gap_estimates import gap_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.reporting.evaluation import Evaluation, accepted, estimates_of
-from keras_calib.reporting.label_verdict import label_verdict, side_of
+from keras_calib.reporting.label_verdict import MISTAKE, label_verdict, side_of
 from keras_calib.reporting.verdict import about_label_selection
 
-# Probability to call a label off, of all, that is calibrated.
-_MISTAKE = 0.05
 _EXAMPLE_METRICS = ("accuracy", "mean_confidence", "ece")
 
 
@@ -137,7 +135,7 @@ class LabelEvaluation(Evaluation):
     ) -> list[dict[str, Any]]:
         """Rows of the labels, in their order, after calibration if any."""
         final, rows = stages[-1], []
-        level = 1.0 - _MISTAKE / max(1, sum(x["count"] > 0 for x in final))
+        level = 1.0 - MISTAKE / max(1, sum(x["count"] > 0 for x in final))
         fitted = getattr(self.calibrator, "num_samples", None)
         for k, facts in enumerate(final):
             readings = self.stages[-1].readings(k)
