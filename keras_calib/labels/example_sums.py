@@ -70,34 +70,16 @@ class ExampleSums:
         for place, value in terms:
             np.add.at(sums, (first + place).ravel(), (weight * value).ravel())
 
-    def of_labels(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Values of measures, and the weights that they are means of.
+    def means(self, bins: list[BinSums]) -> dict[str, dict[str, float]]:
+        """Means over labels (macro) and answers (micro), with 95 % intervals.
 
-        Both are `(labels,)`, the first 0 without weight. Precision is the
-        share of right answers among those with yes, and recall the share of
-        examples with the label that are answered with yes.
-        """
-        found = self._influences(self._sums)
-        return {name: (value, size) for name, (value, size, _) in found.items()}
-
-    def means(
-        self, bins: list[BinSums], level: float = 0.95
-    ) -> dict[str, dict[str, float]]:
-        """Means over labels (macro) and over answers (micro) with intervals.
-
-        A group of examples has an influence on a mean, which is its derivative
-        by the weight of the group (infinitesimal jackknife). Pseudo-values of
-        the groups are independent, and their mean is that mean: it has
-        Student's interval, corrected for skewness.
-
-        Noise biases the ECE, so that a bootstrap misses calibrated models. Its
-        interval inverts the tests of `error_interval` over the bins of all
-        labels, with a variance between groups that is as much larger than that
-        of independent labels as it is for the mean of the labels.
-
-        Args:
-            bins: Bins of each label.
-            level: Probability to cover the mean of the population.
+        The influence of a group of examples on a mean is its derivative by the
+        weight of the group (infinitesimal jackknife). Pseudo-values of the
+        groups are independent, and have Student's interval, corrected for
+        skewness. Noise biases the ECE, so that a bootstrap misses calibrated
+        models. Its interval inverts the tests of `error_interval` over the
+        `bins` of all labels, with as much more variance as there is between
+        groups than for independent labels.
 
         Reference:
             Efron, The Jackknife, the Bootstrap and Other Resampling Plans,
@@ -112,27 +94,27 @@ class ExampleSums:
             ("macro", sums, parts * scale),
             ("micro", sums.sum(axis=1, keepdims=True), parts.sum(axis=1)),
         ):
-            influences = self._influences(own)
+            influences = self.influences(own)
             for name in ("ece", "confidence_gap"):
                 x = influences[name][-1]
                 ratio = np.sum(x.sum(axis=1) ** 2) / max(np.sum(x**2), 1e-300)
                 dependence = max(dependence, float(ratio))
-            found[mean] = {}
+            found[mean] = values = {}
             for name, x in influences.items():
-                found[mean] |= _mean(name, *x, level)
-            ends = error_interval(
-                BinSums(*binned.reshape(5, -1)),
-                level=level,
-                dependence=dependence,
-            )
-            found[mean] |= zip(ends_of("ece"), ends, strict=True)
+                values |= _mean(name, *x)
+            binned = BinSums(*binned.reshape(5, -1))
+            ends = error_interval(binned, dependence=dependence)
+            values |= zip(ends_of("ece"), ends, strict=True)
         return found
 
-    def _influences(self, sums: np.ndarray) -> dict[str, tuple]:
+    def influences(self, sums: Any = None) -> dict[str, tuple]:
         """Values and weights `(labels,)`, and influences `(groups, labels)`.
 
-        `sums` are `(groups, labels, ...)`, or those of all labels together.
+        Precision is the share of right answers among those with yes, and
+        recall the share of examples with the label that are answered with yes.
+        They are by label, or by what `sums` are of.
         """
+        sums = self._sums if sums is None else sums
         head, found = len(_SUMS) + self._num_bins, {}
         named = dict(zip(_SUMS, np.moveaxis(sums, -1, 0), strict=False))
         gaps, ranks = sums[..., len(_SUMS) : head], sums[..., head:]
@@ -158,9 +140,9 @@ class ExampleSums:
         ranks = safe_divide(ranks, size[:, None])
         whole = ranks.sum(axis=0)
         under = whole.cumsum(axis=-2) - 0.5 * whole
-        wins = ranks[..., 1] * under[..., 0] + ranks[..., 0] * (
-            1 - under[..., 1]
-        )
+        # How often an example with the label has the higher probability.
+        wins = ranks[..., 1] * under[..., 0]
+        wins += ranks[..., 0] * (1.0 - under[..., 1])
         value = 0.5 * wins.sum(axis=(0, 2))
         influence = wins.sum(axis=-1) - value * ranks.sum(axis=(2, 3))
         return found | {"auroc": (value, size.min(axis=-1), influence)}
@@ -176,7 +158,6 @@ def _mean(
     value: np.ndarray,
     size: np.ndarray,
     influence: np.ndarray,
-    level: float,
 ) -> dict[str, float]:
     """The mean over labels with its interval, NaN if no label has a value."""
     names, (known, groups) = (name, *ends_of(name)), (size > 0, len(influence))
@@ -188,7 +169,6 @@ def _mean(
     step = groups * (1.0 / size[known]).mean() / known.sum()
     low, high = mean_interval(
         Moments.of(x, np.ones(groups)),
-        level=level,
         unseen=(mean * (1.0 - step), mean + (1.0 - mean) * step),
     )
     if name not in _SUMS[:2]:

@@ -54,47 +54,39 @@ class LabelTable:
         label, `prevalence` the share of the examples that have it, and `ece`
         the error over bins of the probability. `base_nll` and
         `base_brier_score` are the scores of always stating the prevalence.
-        `accuracy` is the share of right answers, `precision` that of right
-        ones among those with yes, and `recall` the share of examples with the
-        label that are answered with yes. They have exact 95 % intervals. What
-        is not known, such as the `auroc` of a single outcome, is NaN.
+        What is not known, such as the `auroc` of a single outcome, is NaN.
 
-        Means are over labels, `macro`, and over all answers, `micro`. Their
-        95 % intervals are those of `ExampleSums.means`. Ends of intervals have
-        names such as `ece_low` and `ece_high`.
+        Means are over labels, `macro`, and over all answers, `micro`. Ends of
+        95 % intervals have names such as `ece_low` and `ece_high`: those of
+        `ExampleSums.means`, and exact ones of the shares of a label.
         """
-        values = self._examples.of_labels()
-        rows = []
+        values, rows = self._examples.influences(), []
         for k in range(len(values["nll"][0])):
             readings = self.readings(k)
             row = _facts(readings)
             ratio = float(readings.weight_ratio) or 1.0
-            for name, (value, size) in values.items():
+            for name, (value, size, _) in values.items():
                 row.setdefault(name, float(value[k]) if size[k] else _NAN)
                 if name in _SHARES:
                     count = size[k] / ratio
                     ends = clopper_pearson(min(value[k], 1.0) * count, count)
                     row |= zip(ends_of(name), map(float, ends), strict=True)
             rows.append(row)
-        some = [row for row in rows if row["count"]]
-        bins = [self.bins(k) for k, row in enumerate(rows) if row["count"]]
-        means = self._examples.means(bins)
-        whole, weight = _facts(self.readings(None)), [x["count"] for x in some]
+        known = [k for k, row in enumerate(rows) if row["count"]]
+        means = self._examples.means([self.bins(k) for k in known])
+        weight = [rows[k]["count"] for k in known]
+        whole = _facts(self.readings(None))
         for name in ("ece", "auroc", *_BASE):
-            x = np.array([row[name] for row in some])
-            known = x[np.isfinite(x)]
-            exact = {
-                "macro": float(known.mean()) if len(known) else _NAN,
-                "micro": whole[name],
-            }
+            x = np.array([rows[k][name] for k in known])
             if name in _BASE:
-                exact["micro"] = float(np.average(x, weights=weight))
-            for mean, value in exact.items():
+                whole[name] = np.average(x, weights=weight)
+            x = x[np.isfinite(x)]
+            exact = x.mean() if len(x) else _NAN, whole[name]
+            for own, value in zip(means.values(), exact, strict=True):
                 # Sums of examples have coarser ranks.
-                own = means[mean]
                 for end in ends_of(name) if name == "auroc" else ():
-                    own[end] += value - own[name]
-                own[name] = value
+                    own[end] += float(value) - own[name]
+                own[name] = float(value)
         return rows, means
 
     def bins(self, label: int) -> BinSums:

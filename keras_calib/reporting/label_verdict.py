@@ -21,6 +21,10 @@ _SMALL, _SHARE = 0.02, 0.2
 # Least lower end of the ECE of a label that is off though right on average.
 _BENT = 0.01
 _SIDES = {"over": "too high", "under": "too low"}
+_USE = (
+    "Use them as probabilities on data like these, and measure again when the "
+    "data change."
+)
 _FIT = (
     "Fit a MultiLabelCalibrator on held-out data that trained nothing, and "
     "give it to the report."
@@ -29,10 +33,6 @@ _AGAIN = (
     "Try AffineScaling or BetaCalibration in the MultiLabelCalibrator. If "
     "neither helps, it was fitted on other data than these, or on data that "
     "trained the model."
-)
-_UNKNOWN = (
-    "On how many examples the calibrator was fitted is not known; few would "
-    "leave gaps by chance."
 )
 
 
@@ -73,60 +73,47 @@ def label_verdict(
     off.sort(key=lambda x: -abs(x["confidence_gap"]))
     good = sum(x["side"] == "even" for x in known)
     when = ", after calibration" if repaired else ""
-    kind, sentences = "even", _in_words(rows)
-    if repaired:
-        text = _UNKNOWN
-        if fitted is not None:
-            text = (
-                f"The calibrator was fitted on {fitted:,} examples. A label is "
-                "off where chance in these and in the data here does not "
-                "explain it."
-            )
-        sentences.append(text)
-    if not (off or good):
-        kind, advice = "few", "Measure on more data before you rely on them."
-        answer = (
-            "These data cannot say: no label has enough examples with it and "
-            "without it."
-        )
-    elif not off:
-        answer = (
-            f"Yes{when}, as far as these data show: no label has "
-            "probabilities that differ from how often it is right."
-        )
-        advice = (
-            "Use them as probabilities on data like these, and measure again "
-            "when the data change."
-        )
-    else:
-        over = sum(x["side"] == "over" for x in off)
-        under = sum(x["side"] == "under" for x in off)
-        kind = "over" if over >= under else "under"
+    kind, advice = "even", _USE
+    if off:
+        kind = off[0]["side"].replace("bent", "over")
+        advice = _AGAIN if repaired else _FIT
+        no = "No, not even after calibration" if repaired else "No"
+        are = "is" if len(off) == 1 else "are"
         small = all(
             x["ece"] <= _SMALL
             and abs(x["confidence_gap"]) <= _SHARE * x["prevalence"]
             for x in off
         )
-        no = "No, not even after calibration" if repaired else "No"
-        no = f"Nearly{when}" if small else no
-        advice = _AGAIN if repaired else _FIT
-        are = f"{len(off):,} {'is' if len(off) == 1 else 'are'}"
-        told = f"off: {names_of(off, _how_far)}."
-        if len(known) == 1:
-            answer = f"{no}: the label is {told}"
-        elif len(off) < good:
-            when += "," if repaired else ""
-            answer = f"Yes{when} for {good:,} of {len(known):,} labels; {are} "
-            answer += f"a little {told}" if small else told
-            advice = f"Use the probabilities of the others. {advice}"
-        else:
-            are = are.replace(" ", f" of {len(known):,} labels ")
-            answer = f"{no}: {are} {told}"
         if small:
+            no, are = f"Nearly{when}", f"{are} a little"
             advice = (
                 "Use them where 2 percentage points, and a fifth of how often "
                 f"a label occurs, do not matter. {advice}"
             )
+        labels = f"of {len(known):,} labels" if known[1:] else "label"
+        answer = f"{no}: {len(off):,} {labels} {are}"
+        if len(off) < good:
+            when += "," if repaired else ""
+            answer = f"Yes{when} for {good:,} {labels}; {len(off):,} {are}"
+            advice = f"Use the probabilities of the others. {advice}"
+        answer += f" off: {names_of(off, _how_far)}."
+    elif good:
+        answer = (
+            f"Yes{when}, as far as these data show: no label has "
+            "probabilities that differ from how often it is right."
+        )
+    else:
+        kind, advice = "few", "Measure on more data before you rely on them."
+        answer = (
+            "These data cannot say: no label has enough examples with it and "
+            "without it."
+        )
+    sentences = _in_words(rows)
+    if fitted is not None:
+        sentences.append(
+            f"The calibrator was fitted on {fitted:,} examples. A label is off "
+            "where chance in these and in the data here does not explain it."
+        )
     return {
         "kind": kind,
         "answer": answer,
