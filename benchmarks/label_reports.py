@@ -24,7 +24,11 @@ from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.formulas.bins import bin_index, bin_sums
 from keras_calib.labels.example_sums import ExampleSums
 from keras_calib.metrics.gap_estimates import GapEstimate, gap_estimate
-from keras_calib.reporting.label_verdict import MISTAKE, label_verdict, side_of
+from keras_calib.reporting.verdict_of_labels import (
+    MISTAKE,
+    label_verdict,
+    side_of,
+)
 
 _NUM_DRAWS = flags.DEFINE_integer("num_draws", 1000, "Per row.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the data.")

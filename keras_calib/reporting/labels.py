@@ -13,8 +13,12 @@ from keras_calib.metrics.gap_estimates import gap_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.reporting.evaluation import Evaluation, accepted, estimates_of
-from keras_calib.reporting.label_verdict import MISTAKE, label_verdict, side_of
 from keras_calib.reporting.verdict import about_label_selection
+from keras_calib.reporting.verdict_of_labels import (
+    MISTAKE,
+    label_verdict,
+    side_of,
+)
 
 _EXAMPLE_METRICS = ("accuracy", "mean_confidence", "ece")
 

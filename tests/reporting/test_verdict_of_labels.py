@@ -8,7 +8,11 @@ from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.formulas.bins import bin_index, bin_sums
 from keras_calib.metrics.gap_estimates import GapEstimate, gap_estimate
-from keras_calib.reporting.label_verdict import MISTAKE, label_verdict, side_of
+from keras_calib.reporting.verdict_of_labels import (
+    MISTAKE,
+    label_verdict,
+    side_of,
+)
 
 ROW = {
     "label": "car",
