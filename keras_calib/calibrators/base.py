@@ -156,7 +156,7 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
         with one_thread_of_blas():
             self.fit_samples(samples)
             warn_if_harmful(self, samples, num_folds)
-        self._sizes = samples.sizes()
+        self.num_samples, self.num_units = samples.sizes()
 
     def fit_samples(self, samples: FittingData) -> None:
         """Fits on samples that are read and checked."""

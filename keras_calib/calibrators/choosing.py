@@ -230,7 +230,7 @@ def choose_calibrator(
         with one_thread_of_blas():
             calibrator.fit_samples(samples)
     with calibrator.remembering(given.from_logits):
-        calibrator._sizes = samples.sizes()
+        calibrator.num_samples, calibrator.num_units = samples.sizes()
     if candidates is not None:
         _warn_of_harm(losses, samples)
     return CalibratorChoice(calibrator, chosen, reason, scores, level)

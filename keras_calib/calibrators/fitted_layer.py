@@ -236,14 +236,11 @@ class FittedLayer(keras.layers.Layer):
 class CalibratesPredictions(FittedLayer, FitsOnModel):
     """Abstract: a fitted layer that returns logits in place of outputs.
 
-    It remembers how many samples it was fitted on, from which a report tells
-    what error the fit alone leaves.
-
     Args:
-        num_samples: Number of samples behind given fitted values, >= 1; None
-            if it is not known.
-        num_units: Number of images or other units that these were in; None
-            if each sample is alone, or if it is not known.
+        num_samples: Effective number of samples that given fitted values are
+            of, an attribute that `fit` sets; None if it is not known.
+        num_units: That of the images or other units that these were in; None
+            if each sample is alone.
         **kwargs: Those of `FittedLayer`.
     """
 
@@ -255,26 +252,10 @@ class CalibratesPredictions(FittedLayer, FitsOnModel):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self._sizes = num_samples, num_units
         for name, size in zip(_SIZES, (num_samples, num_units), strict=True):
             if size is not None:
                 check_integer(name, size, 1)
-
-    @property
-    def num_samples(self) -> int | None:
-        """Effective number of samples of the fit, if it is known.
-
-        Whole weights are repeats. Others count by (sum w)^2 / sum w^2.
-        """
-        return self._sizes[0]
-
-    @property
-    def num_units(self) -> int | None:
-        """Effective number of images, sequences or units of the fit.
-
-        None if each sample is alone, or if it is not known.
-        """
-        return self._sizes[1]
+        self.num_samples, self.num_units = num_samples, num_units
 
     def get_config(self):
         sizes = {k: getattr(self, k) for k in _SIZES}

@@ -248,7 +248,7 @@ class LocalTemperatureScaling(Calibrator):
         weights = _train_tree(data, temperature, self)
         found = {k: v for k, v in weights._asdict().items() if v is not None}
         self.set_fitted(samples.num_classes, temperature=temperature, **found)
-        self._sizes = samples.sizes()
+        self.num_samples, self.num_units = samples.sizes()
 
     def call(self, inputs, *, from_logits=None):
         """Calibrates outputs of images, or with `use_image` `(outputs, image)`.

@@ -114,14 +114,6 @@ class PriorCorrection(Calibrator):
         return self.calibrator.from_logits
 
     @property
-    def _sizes(self) -> tuple[int | None, int | None]:
-        return getattr(self.calibrator, "_sizes", self._own_sizes)
-
-    @_sizes.setter
-    def _sizes(self, sizes: tuple[int | None, int | None]) -> None:
-        self._own_sizes = sizes
-
-    @property
     def _fitted(self) -> bool:
         return self.calibrator is None or self.calibrator.fitted
 

@@ -147,7 +147,7 @@ class TemperatureScaling(Calibrator):
     def fit_given(self, given: Any, num_folds: int, force: bool) -> None:
         if isinstance(given, CompactLogits):
             self.set_fitted(temperature=given.optimal_temperature())
-            self._sizes = len(given), None
+            self.num_samples, self.num_units = len(given), None
         else:
             super().fit_given(given, num_folds, force)
 

@@ -149,7 +149,7 @@ class MultiLabelCalibrator(CalibratesPredictions):
         self._set(self._fit_each(parts, shown, usable, num_folds), usable)
         self.class_names = names
         sizes = [x.sizes() for x in parts if x is not None]
-        self._sizes = max(sizes, key=lambda x: x[0])
+        self.num_samples, self.num_units = max(sizes, key=lambda x: x[0])
 
     def _fit_each(
         self,
@@ -215,7 +215,8 @@ class MultiLabelCalibrator(CalibratesPredictions):
             row = table[index : index + 1] if table.ndim else table
             values[name] = row[0] if table.ndim == 1 else row
         found = unfitted_copy(self.calibrator)
-        found._from_logits, found._sizes = self._from_logits, self._sizes
+        found._from_logits = self._from_logits
+        found.num_samples, found.num_units = self.num_samples, self.num_units
         found.set_fitted(None if table.ndim < 2 else 2, **values)
         return found
 

@@ -27,6 +27,7 @@ from keras_calib.numerics.softmax import sigmoid, to_logits
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.reporting.groups import SURE, AttributeGroups, StageGroups
 from keras_calib.reporting.measures import EXPLAINED, TOP1_METRICS
+from keras_calib.reporting.remainder import remainder, worse_classes
 from keras_calib.reporting.verdict import (
     about_selection,
     change_of,
@@ -281,17 +282,32 @@ class ClassEvaluation(Evaluation):
             )
         if self.annotators is not None:
             results["annotators"] = self.annotators.results()
-        before, after = (gap, metrics["ece"]), None
+        before, after, judges = (gap, metrics["ece"]), None, ()
         if self.calibrator is not None:
             repaired = estimates_of(self.final)
             after = self.final.confidence_gap(), repaired["ece"]
+            unit = f"{self.places[0]}s" if self.inside else "units"
+            bins, classes = (
+                self.final.bins(),
+                [x.classes() for x in self.groups],
+            )
+            left = remainder(*after, bins, self.calibrator, unit=unit)
+            worse = worse_classes(*classes)
+            judges = (
+                left,
+                [
+                    {**x, "name": self.name_of(x["group"])}
+                    for x in worse
+                    if self.kind == "classes"
+                ],
+            )
             results |= {
                 "calibrated_confidence_gap": after[0].to_dict(),
                 "calibrated_metrics": repaired,
-                "calibrated_verdict": judged(*after),
+                "calibrated_verdict": judged(*after, *judges),
                 "change": change_of(before, after),
             }
-        return {"verdict": verdict(before, after), **results}
+        return {"verdict": verdict(before, after, *judges), **results}
 
     def _add(self, given: tuple, inputs: Any, groups: Any, lead: Any) -> None:
         labels, outputs, weight = given

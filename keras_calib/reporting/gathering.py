@@ -89,6 +89,15 @@ def gathered(
         | fitted["calibrator"]
         | {name: x.calibrator for name, x in choices.items()}
     )
+    for name, part in fitted["selector"].items():
+        own, given = getattr(part, "calibrator", None), fitted["calibrator"]
+        if part is not None and given.get(name) is not own:
+            raise value_error(
+                "`calibrator` must be that of `selector`, whose threshold is "
+                "for its logits; leave `calibrator` out",
+                calibrator=type(given.get(name)).__name__,
+                selector_calibrator=type(own).__name__,
+            )
     for part in (*fitted["selector"].values(), *fitted["calibrator"].values()):
         getattr(part, "check_fitted", bool)()
         if groups := getattr(part, "groups", ()):

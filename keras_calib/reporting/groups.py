@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 from keras_calib.formulas.group_sums import GroupedSums
 from keras_calib.functional.group_table import group_metrics
@@ -170,7 +171,14 @@ class AttributeGroups:
             accepts=self._accepts,
         )
         found = table.to_dict()
-        return {**found, "sentences": _sentences(found["rows"], chosen)}
+        rows = found["rows"]
+        num_tests = sum(not row["too_few"] for row in rows)
+        for row in rows:
+            p_value, sums = row.get("p_holm"), ordered[row["attribute"]]
+            if p_value is not None and (p_value <= 0.05) != _excludes_0(row):
+                place = np.array([sums.names.index(row["group"])])
+                row["p_holm"] = _p_of_interval(sums.select(place), num_tests)
+        return {**found, "sentences": _sentences(rows, chosen)}
 
 
 def worst_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -188,10 +196,10 @@ def _sentences(rows: list[dict[str, Any]], chosen: Any) -> list[str]:
     """Which groups differ, after an adjustment for their number."""
     kinds = {
         "Overconfident": [
-            x for x in rows if _rejected(x) and x["confidence_gap"] > 0
+            x for x in rows if _excludes_0(x) and x["confidence_gap"] > 0
         ],
         "Underconfident": [
-            x for x in rows if _rejected(x) and x["confidence_gap"] < 0
+            x for x in rows if _excludes_0(x) and x["confidence_gap"] < 0
         ],
         "More errors among the accepted than in the other groups": [
             x
@@ -219,11 +227,22 @@ def _sentences(rows: list[dict[str, Any]], chosen: Any) -> list[str]:
     ]
 
 
-def _rejected(row: dict[str, Any]) -> bool:
-    p_value = row.get("p_holm")
-    if p_value is not None:
-        return p_value <= 0.05
-    # Without a test the simultaneous interval decides.
+def _excludes_0(row: dict[str, Any]) -> bool:
+    """Whether the simultaneous interval of the gap does."""
     return row["confidence_gap"] is not None and not (
         row["confidence_gap_low"] <= 0 <= row["confidence_gap_high"]
     )
+
+
+def _p_of_interval(sums: GroupedSums, num_tests: int) -> float:
+    """The p-value, over all groups, at which an interval ends at 0."""
+
+    def excess(p: float) -> float:
+        _, low, high = sums.confidence_gap(1.0 - p / num_tests)
+        return float(max(low[0], -high[0]))
+
+    ends = 1e-9, 1.0 - 1e-9
+    least, most = map(excess, ends)
+    if least >= 0.0 or most <= 0.0:
+        return ends[most <= 0.0]
+    return float(brentq(excess, *ends))

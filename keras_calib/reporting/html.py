@@ -30,7 +30,10 @@ class ReportPage:
         results: The numbers of the page, `{model: {...}}`. Each estimate is
             `{"value", "low", "high"}` with its 95 % interval.
 
-            - `verdict`: its `answer`, `advice` and `headline`.
+            - `verdict`: its `answer`, `advice` and `headline`. With a
+              calibrator also `worse_classes`, which calibration clearly made
+              worse: `name`, `group`, the gap `before` and its `value` after,
+              from `low` to `high` (95 % for all classes at once).
             - `confidence_gap`: mean confidence less accuracy.
             - `metrics`: estimates by name. `ecce` has a `p_value` too.
             - `calibrated_verdict`, `calibrated_confidence_gap` and
