@@ -168,12 +168,7 @@ def config_text(thing: Any) -> str:
 
 
 def with_interval(
-    value: float,
-    low: Any = None,
-    high: Any = None,
-    *,
-    digits: int = 4,
-    sign: str = "",
+    value: float, low: Any, high: Any, *, digits: int = 4, sign: str = ""
 ) -> tuple[str, str]:
     """A value and its interval as texts, with digits that the width supports.
 

@@ -17,7 +17,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import path_of, replacing
 from keras_calib.inputs.checks import MODES, check_in, check_integer
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.results import call_text, interval_text
+from keras_calib.numerics.results import call_text, with_interval
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
 COLORS = (
@@ -248,21 +248,17 @@ class Display:
         for earlier in [*figure.legends]:
             earlier.remove()
         # Letters of the small font that are as wide as the figure.
-        room = int(figure.bbox.width / figure.dpi * 14.0)
-        told = {}
-        for x in figure.axes:
-            for thing, text in zip(*x.get_legend_handles_labels(), strict=True):
-                told[_wrapped(text, room - 8)] = thing
-        widest = max(len(x) for text in told for x in text.split("\n"))
-        figure.legend(
-            [*told.values()],
-            [*told],
-            loc="outside lower center",
-            ncols=max(1, min(len(told), room // (widest + 8))),
-            fontsize="small",
-            frameon=False,
-            borderpad=0.0,
-        )
+        room = int(figure.bbox.width / figure.dpi * 15.0) - 8
+        told = {
+            # No escape is cut in two.
+            textwrap.fill(text, room).replace("\\\n$", "\\$\n"): thing
+            for x in figure.axes
+            for thing, text in zip(*x.get_legend_handles_labels(), strict=True)
+        }
+        columns = 1 + (max(map(len, told)) < room // 2 - 4)
+        style = {"fontsize": "small", "frameon": False, "borderpad": 0.0}
+        place = {"loc": "outside lower center", "ncols": columns}
+        figure.legend([*told.values()], [*told], **place, **style)
 
 
 class ModelsDisplay(Display):
@@ -326,14 +322,22 @@ def line_style(i: int) -> dict[str, Any]:
     }
 
 
-def _wrapped(text: str, room: int) -> str:
-    """A text in lines of so many letters, of which no escape is cut."""
-    lines = [
-        line
-        for part in text.split("\n")
-        for line in textwrap.wrap(part, room, drop_whitespace=False)
-    ]
-    return "\n".join(lines).replace("\\\n$", "\\$\n")
+def draw_rows(
+    ax: Any, values: Any, errors: Any, names: list[str], marked: list[bool]
+) -> None:
+    """Draws values with their bars as rows from the top; some are diamonds."""
+    ax.axvline(0.0, color=GREY, linestyle="--")
+    for place, mark in enumerate(marked):
+        ax.errorbar(
+            values[place],
+            place,
+            xerr=errors[place],
+            fmt="D" if mark else "o",
+            color=ORANGE if mark else BLUE,
+            capsize=3,
+        )
+    ax.set(yticks=range(len(names)), yticklabels=names)
+    ax.set(ylim=(len(names) - 0.5, -0.5))
 
 
 def legend(ax: Any, **options: Any) -> None:
@@ -352,7 +356,7 @@ def draw_band(
 
 def short(value: float) -> str:
     """A number of a title, which has no interval."""
-    return interval_text(value, digits=3)
+    return with_interval(value, None, None, digits=3)[0]
 
 
 def printable(text: str) -> str:

@@ -1,6 +1,5 @@
 """Displays of bins, of the confidence or of each class: rates, gaps, counts."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +34,7 @@ _NUM_NUMBERED = 20
 # How a diagram names the forecast of an event, how often it is, and the gap.
 _EVENTS = {
     "top_label": (
-        "confidence of the predicted class",
+        "confidence",
         "accuracy",
         "gap to confidence",
     ),
@@ -162,13 +161,12 @@ class ReliabilityDisplay(_BinnedDisplay):
     def _draw(self, ax: Any, counts_ax: Any = None) -> None:
         self.counts_ax_, several = counts_ax, len(self.models) > 1
         if several:
-            title = f"{self._rate.capitalize()} by {self._forecast.split()[0]}"
+            title = f"{self._rate} by {self._forecast}"
             ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
             for i, (name, sums) in enumerate(self.models.items()):
                 low, high = accuracy_interval(sums)
                 filled = (sums.weight > 0) & (high - low <= _WIDE)
-                if not filled.any():
-                    filled = sums.weight > 0
+                filled = filled if filled.any() else sums.weight > 0
                 ax.plot(
                     sums.mean_confidence[filled],
                     sums.accuracy[filled],
@@ -176,9 +174,8 @@ class ReliabilityDisplay(_BinnedDisplay):
                     **{"marker": "o", "markersize": 4, **self._style(i)},
                 )
         else:
-            title = (
-                f"ECE {short(self.ece)}, {self._rate} {short(self.accuracy)}"
-            )
+            title = f"ECE {short(self.ece)}, {self._rate} "
+            title += short(self.accuracy)
             self._bars(ax)
         ax.set(
             xlim=(-0.02, 1.02),
@@ -203,15 +200,13 @@ class ReliabilityDisplay(_BinnedDisplay):
         bottom.set_xlabel(self._forecast)
         if counts_ax is not None:
             for i, sums in enumerate(self.models.values()):
-                num_bins = len(sums.weight)
-                edges = np.linspace(0.0, 1.0, num_bins + 1)
+                edges = np.linspace(0.0, 1.0, len(sums.weight) + 1)
                 color = self._style(i)["color"]
                 counts_ax.stairs(sums.weight, edges, color=color, linewidth=1.5)
-            counts_ax.set_ylabel("samples")
-            weights = [x.weight for x in self.models.values()]
-            _logarithmic(counts_ax, weights, 3)
-            if not several and num_bins <= _NUM_NUMBERED:
-                _number(counts_ax, *weights)
+            counts_ax.set_ylabel("samples (log)", fontsize="small")
+            _logarithmic(counts_ax, [x.weight for x in self.models.values()])
+            if not several and len(sums.weight) <= _NUM_NUMBERED:
+                _number(counts_ax, sums.weight)
 
     def _bars(self, ax: Any) -> None:
         sums, look = self.sums, self._look
@@ -305,16 +300,24 @@ class ConfidenceDisplay(_BinnedDisplay):
             self.wrong = _wrong_in(self.sums)
 
     def _draw(self, ax: Any) -> None:
-        title = "Confidence of correct and wrong"
-        if len(self.models) > 1:
-            title = "Confidence of wrong predictions"
-            for i, (name, sums) in enumerate(self.models.items()):
-                wrong = _wrong_in(sums)
-                edges = np.linspace(0.0, 1.0, len(wrong) + 1)
-                told = f"{plain(name)} ({wrong.sum():,.6g})"
-                ax.stairs(wrong, edges, label=told, **self._style(i))
-        else:
-            self._histograms(ax)
+        title = "Confidence of wrong predictions"
+        lines: tuple = ()
+        counts = {name: _wrong_in(x) for name, x in self.models.items()}
+        if len(counts) == 1:
+            title = "Confidence of correct and wrong"
+            counts = {"correct": self.correct, "wrong": self.wrong}
+            lines = (
+                ("mean confidence", self.mean_confidence, "--"),
+                ("accuracy", self.accuracy, "-"),
+            )
+        # Outlines: areas would mislead on a logarithmic scale.
+        for i, (name, values) in enumerate(counts.items()):
+            edges = np.linspace(0.0, 1.0, len(values) + 1)
+            told = f"{plain(name)} ({values.sum():,.6g})"
+            ax.stairs(values, edges, label=told, **self._style(i))
+        for name, value, style in lines:
+            told = f"{name} {short(value)}"
+            ax.axvline(value, color="black", linestyle=style, label=told)
         ax.set(
             xlim=(0, 1),
             xlabel=self._forecast,
@@ -322,73 +325,32 @@ class ConfidenceDisplay(_BinnedDisplay):
             title=self._title(title),
         )
         if self.log:
-            counts = [_wrong_in(x) for x in self.models.values()]
-            if len(counts) == 1:
-                counts.append(self.correct)
-            _logarithmic(ax, counts, 6)
+            _logarithmic(ax, [*counts.values()])
         self._legend(ax)
 
-    def _histograms(self, ax: Any) -> None:
-        # Outlines: areas would mislead on a logarithmic scale.
-        edges = np.linspace(0.0, 1.0, len(self.correct) + 1)
-        for values, color, style, label in (
-            (self.correct, BLUE, "-", "correct"),
-            (self.wrong, ORANGE, (0, (4, 1)), "wrong"),
-        ):
-            ax.stairs(
-                values,
-                edges,
-                color=color,
-                linestyle=style,
-                linewidth=2,
-                label=f"{label} ({values.sum():,.6g})",
-            )
-        for value, style, label in (
-            (self.mean_confidence, "--", "mean confidence"),
-            (self.accuracy, "-", "accuracy"),
-        ):
-            ax.axvline(
-                value,
-                color="black",
-                linestyle=style,
-                linewidth=1.2,
-                label=f"{label} {short(value)}",
-            )
 
-
-def _logarithmic(ax: Any, counts: Sequence[np.ndarray], most: int) -> None:
-    """A logarithmic scale of counts, with a line at each of `most` decades."""
-    filled = np.concatenate(counts)
-    filled = filled[filled > 0] if (filled > 0).any() else np.ones(1)
-    high = 2.0 * max(filled.max(), 1.0)
+def _logarithmic(ax: Any, counts: Sequence[np.ndarray]) -> None:
+    """A logarithmic scale of counts, with a line at each decade."""
+    filled = np.concatenate([*counts, [1.0]])
+    filled = filled[filled > 0]
     # What is left of a sum of weights is no count.
-    low = max(0.5 * min(filled.min(), 1.0), 1e-9 * high)
-    first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
-    step = -(-(last - first + 1) // most)
-    ticks = [10.0**k for k in range(first, last + 1, step)]
+    high = 2.0 * filled.max()
     ax.set_yscale("log", nonpositive="clip")
-    ax.set_ylim(low, high)
-    ax.set_yticks(ticks, [f"{x:,.12g}" for x in ticks])
+    ax.set_ylim(max(0.5 * filled.min(), 1e-9 * high), high)
+    ax.yaxis.set_major_formatter("{x:,.12g}")
     ax.minorticks_off()
     ax.grid(axis="y", color=GREY, alpha=0.4, linewidth=0.6)
-    ax.set_axisbelow(True)
 
 
 def _number(ax: Any, counts: np.ndarray) -> None:
-    """The number of each step above it."""
+    """The number of each step above it, in the place of a scale."""
     low, high = ax.get_ylim()
-    ax.set_ylim(low, high * (high / low) ** 0.8)
+    room = min(28.0 / (72.0 * ax.bbox.height / ax.figure.dpi), 0.6)
+    ax.set(ylim=(low, high * (high / low) ** (room / (1 - room))), yticks=[])
+    style = {"rotation": "vertical", "ha": "center", "va": "bottom"}
     for k in np.flatnonzero(counts > 0):
-        ax.annotate(
-            f"{counts[k]:,.6g}",
-            ((k + 0.5) / len(counts), max(counts[k], low)),
-            xytext=(0, 2),
-            textcoords="offset points",
-            rotation="vertical",
-            ha="center",
-            va="bottom",
-            fontsize=6,
-        )
+        place = (k + 0.5) / len(counts), 1.3 * max(counts[k], low)
+        ax.text(*place, f"{counts[k]:,.6g}", fontsize=6, **style)
 
 
 def _wrong_in(sums: BinSums) -> np.ndarray:
@@ -531,7 +493,11 @@ class ClasswiseReliabilityDisplay(Display):
                     zorder=3,
                     label=plain(name) if several else self._look.label,
                 )
-            text = str(k if self.class_names is None else self.class_names[k])
+            text = (
+                f"class {k}"
+                if (names := self.class_names) is None
+                else names[k]
+            )
             told = "" if several else f": {short(self.errors[k])}"
             ax.set_title(plain(text) + told, fontsize="small")
             ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))

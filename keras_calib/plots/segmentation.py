@@ -165,7 +165,7 @@ class SegmentationDisplay(Display):
         )
         bars[-1].set_xlabel("confidence")
         if display.counts_ax_ is not None:
-            bars[-1].set_ylabel("pixels", fontsize="small")
+            bars[-1].set_ylabel("pixels (log)", fontsize="small")
             bars[0].tick_params(labelbottom=False)
 
     def _draw_errors(self, ax: Any) -> None:

@@ -15,7 +15,7 @@ from keras_calib.plots.display import matplotlib_module, printable
 from keras_calib.predictions.options import DataOptions
 from keras_calib.reporting.cards import environment
 from keras_calib.reporting.gathering import gathered
-from keras_calib.reporting.pictures import WIDE, diagram, of_kind
+from keras_calib.reporting.pictures import WIDE, diagram
 from keras_calib.reporting.sections import model_of
 from keras_calib.version import __version__
 
@@ -209,7 +209,7 @@ def page_of(
     if kind != "labels" and len(evaluations) > 1:
         models = {x.name: x.final for x in evaluations}
         pictures = [
-            diagram(of_kind(display, kind), f"{text} of all models.", WIDE)
+            diagram(display, f"{text} of all models.", WIDE)
             for display, text in (
                 (ReliabilityDisplay(models), "Accuracy against confidence"),
                 (RiskCoverageDisplay(models), "Risk against coverage"),

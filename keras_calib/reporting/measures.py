@@ -11,8 +11,8 @@ _NUM_NAMES = 6
 
 # The metrics of a report: its title in the table, and a few words on it.
 EXPLAINED = {
-    "accuracy": ("Accuracy", "share of correct predictions"),
-    "mean_confidence": ("Mean confidence", "of the predicted class"),
+    "accuracy": ("Accuracy", "share of right answers"),
+    "mean_confidence": ("Mean confidence", "of the answers"),
     "ece": ("ECE", "mean gap over equal-width bins"),
     "aece": ("AECE", "mean gap over equal-mass bins"),
     "mce": ("MCE", "gap in the worst bin"),
@@ -36,19 +36,16 @@ _OF_VOTES = {
         "most to accept with 5 % of votes against",
     ),
 }
-# And of a log, which knows no other class.
-_OF_LOGS = {
-    "accuracy": ("Accuracy", "share of right answers"),
-    "mean_confidence": ("Mean confidence", "of the answer"),
-}
 _GAP = "confidence_gap"
+_BEST = {"min": "lower is better", "max": "higher is better"}
 _SIGNED = ("Confidence less accuracy", "above 0 is overconfident")
 
 
 def measures(results: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of the table of a model's results.
 
-    A row has a `title`, `words` that explain it, and for each stage a cell of
+    A row has a `title`, `words` that explain it, what is `best`, and for each
+    stage a cell of
     value, interval and p-value. With calibration there is a `change`: an arrow,
     a word and a kind, which is `"better"`, `"worse"` or `"unclear"`.
     """
@@ -58,33 +55,15 @@ def measures(results: dict[str, Any]) -> list[dict[str, Any]]:
         stages.append({_GAP: gap, **results["calibrated_metrics"]})
     found = []
     words = EXPLAINED | (_OF_VOTES if "annotators" in results else {})
-    words |= {} if "nll" in results["metrics"] else _OF_LOGS
     for name, (title, told) in {_GAP: _SIGNED, **words}.items():
         if name in stages[0]:
             estimates = [stage[name] for stage in stages]
-            row: dict[str, Any] = {"title": title, "words": told}
+            best = _BEST.get(mode_of(name), "") if name != _GAP else "0 is best"
+            row: dict[str, Any] = {"title": title, "words": told, "best": best}
             row["cells"] = [cell(name, x) for x in estimates]
             row["change"] = _change(name, *estimates) if estimates[1:] else None
             found.append(row)
     return found
-
-
-def directions(results: dict[str, Any]) -> str:
-    """Which measures of a model's results should be small, and which large."""
-    titles = {
-        mode: listed(
-            [
-                EXPLAINED[name][0]
-                for name in results["metrics"]
-                if name in EXPLAINED and mode_of(name) == mode
-            ]
-        )
-        for mode in ("min", "max")
-    }
-    return (
-        f"Lower is better for {titles['min']}; higher is better for "
-        f"{titles['max']}. Confidence less accuracy is best at 0."
-    )
 
 
 def listed(titles: list[str]) -> str:

@@ -18,6 +18,7 @@ from keras_calib.plots.display import (
     ORANGE,
     Display,
     as_picture,
+    draw_rows,
     matplotlib_module,
     plain,
 )
@@ -44,13 +45,6 @@ def diagram(
     """
     svg = display.to_svg(size).encode("utf-8")
     return {"uri": _data_uri(svg, "image/svg+xml"), "text": text}
-
-
-def of_kind(display: Any, kind: str) -> Any:
-    """A display of bins, whose confidence is of answers if it is of a log."""
-    if kind == "scores":
-        display._forecast = "confidence of the answer"
-    return display
 
 
 def cumulative_diagram(
@@ -80,29 +74,13 @@ class _GroupsDisplay(Display):
         self._size = (4.4, 1.2 + 0.24 * len(rows))
 
     def _draw(self, ax: Any) -> None:
-        ax.axvline(0.0, color=GREY, linestyle="--")
-        for place, x in enumerate(self.rows):
-            value, low, high = (
-                100.0 * x[f"confidence_gap{end}"]
-                for end in ("", "_low", "_high")
-            )
-            apart = low > 0.0 or high < 0.0
-            ax.errorbar(
-                value,
-                place,
-                xerr=[[value - low], [high - value]],
-                fmt="D" if apart else "o",
-                color=ORANGE if apart else BLUE,
-                capsize=3,
-            )
-        ax.set(
-            yticks=range(len(self.rows)),
-            yticklabels=[
-                plain(f"{x['attribute']} {x['group']}") for x in self.rows
-            ],
-            ylim=(len(self.rows) - 0.5, -0.5),
-            xlabel="confidence less accuracy, points",
-        )
+        keys = [f"confidence_gap{end}" for end in ("", "_low", "_high")]
+        gaps = 100.0 * np.array([[x[k] for k in keys] for x in self.rows])
+        value, low, high = gaps.T
+        errors = np.stack([value - low, high - value], axis=-1)[..., None]
+        names = [plain(f"{x['attribute']} {x['group']}") for x in self.rows]
+        draw_rows(ax, value, errors, names, list((low > 0) | (high < 0)))
+        ax.set_xlabel("confidence less accuracy, points")
 
 
 def group_picture(rows: list[dict[str, Any]]) -> dict[str, str] | None:

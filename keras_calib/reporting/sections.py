@@ -27,14 +27,13 @@ from keras_calib.reporting.groups import (
     worst_first,
 )
 from keras_calib.reporting.labels import LabelEvaluation
-from keras_calib.reporting.measures import directions, kinds_told, measures
+from keras_calib.reporting.measures import kinds_told, measures
 from keras_calib.reporting.pictures import (
     WIDE,
     cumulative_diagram,
     diagram,
     group_picture,
     label_diagram,
-    of_kind,
     shown,
 )
 
@@ -93,13 +92,9 @@ def _change(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
     metrics = dict(zip(stages, evaluation.stages, strict=True))
     return {
         "measures": measures(results),
-        "directions": directions(results),
         "reliability": [
             diagram(
-                of_kind(
-                    ReliabilityDisplay(x, name=when.capitalize() or None),
-                    evaluation.kind,
-                ),
+                ReliabilityDisplay(x, name=when.capitalize() or None),
                 f"Accuracy against confidence {when}".rstrip()
                 + ", with exact 95 % intervals; below, how many samples each "
                 "bin has.",
@@ -124,7 +119,7 @@ def _errors(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
             )
         },
         "histogram": diagram(
-            of_kind(ConfidenceDisplay(evaluation.final), evaluation.kind),
+            ConfidenceDisplay(evaluation.final),
             f"Confidence of correct and wrong predictions {final}".rstrip()
             + "; counts on a logarithmic scale.",
             WIDE,
