@@ -206,7 +206,7 @@ def test_a_fit_on_few_examples_is_no_fault_of_the_calibrator(alone):
     assert found["verdict"]["answer"].startswith("Yes, after calibration, as")
     assert "fitted on 200 examples" in found["verdict"]["sentences"][-1]
     sides = [x["side"] for x in found["labels"]]
-    few._sizes = None, None
+    few.num_samples = None
     found = report(labels, logits, calibrator=few).results["model"]
     assert sides == ["even"] * 3
     assert [x["side"] for x in found["labels"]] != sides
