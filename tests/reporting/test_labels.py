@@ -125,7 +125,7 @@ def test_the_page_says_what_a_calibrator_repairs_and_a_selector_does(
     assert mistakes(page) == rows[order].tolist()
     for text in ("dog", "predicted too", "after calibration", "15.00 %"):
         assert text in page.text
-    assert f"{found['labels'][0]['before_ece']:.4f} →" in page.text
+    assert f"{found['labels'][0]['before_nll']:.4f} →" in page.text
     # Data of another kind break what was promised.
     assert not found["selection"]["contradicted"]
     other = report(1 - labels, logits, selector=selector).results["model"]
