@@ -89,7 +89,8 @@ class ExampleSums:
         parts = np.stack([x.parts() for x in bins], axis=1)
         mass = parts[0].sum(axis=-1, keepdims=True)
         scale = safe_divide(1.0, np.stack([mass] * 4 + [mass**2]))
-        dependence, found = 1.0, {}
+        found: dict[str, dict[str, float]] = {}
+        dependence = 1.0
         for mean, own, binned in (
             ("macro", sums, parts * scale),
             ("micro", sums.sum(axis=1, keepdims=True), parts.sum(axis=1)),
@@ -99,12 +100,12 @@ class ExampleSums:
                 x = influences[name][-1]
                 ratio = np.sum(x.sum(axis=1) ** 2) / max(np.sum(x**2), 1e-300)
                 dependence = max(dependence, float(ratio))
-            found[mean] = values = {}
+            found[mean] = {}
             for name, x in influences.items():
-                values |= _mean(name, *x)
+                found[mean] |= _mean(name, *x)
             binned = BinSums(*binned.reshape(5, -1))
             ends = error_interval(binned, dependence=dependence)
-            values |= zip(ends_of("ece"), ends, strict=True)
+            found[mean] |= zip(ends_of("ece"), ends, strict=True)
         return found
 
     def influences(self, sums: Any = None) -> dict[str, tuple]:
