@@ -25,6 +25,7 @@ _keras = keras_module("keras.metrics")
 
 # Of several labels at once, over labels and over all entries.
 _OF_LABELS = ("ece", "nll", "brier_score", "auroc")
+_OF_LABELS += ("accuracy", "precision", "recall")
 # Fewer units are called few: their intervals rest on a rough error.
 _FEW = 30
 _POINTS = ("risk", "accuracy", "coverage")
@@ -302,10 +303,11 @@ def _of_labels(evaluation: Evaluation) -> list[dict[str, Any]]:
     summaries = [results["summary"], results.get("calibrated_summary")]
     found = [
         {
-            f"{mean}_{name}": _estimate(value)
+            f"{mean}_{name}": _estimate(
+                values[name], (values[f"{name}_low"], values[f"{name}_high"])
+            )
             for mean, values in summary.items()
-            for name, value in values.items()
-            if name in _OF_LABELS
+            for name in _OF_LABELS
         }
         for summary in summaries
         if summary is not None
