@@ -27,6 +27,7 @@ from keras_calib.numerics.softmax import sigmoid, to_logits
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.reporting.groups import SURE, AttributeGroups, StageGroups
 from keras_calib.reporting.measures import EXPLAINED, TOP1_METRICS
+from keras_calib.reporting.segments import SegmentEvaluation
 from keras_calib.reporting.verdict import (
     about_selection,
     change_of,
@@ -257,6 +258,9 @@ class ClassEvaluation(Evaluation):
         self.annotators = _Annotators() if self.options.votes else None
         # Groups that came with the data, such as sites.
         self.attributes = AttributeGroups(self.num_bins, self.options.votes)
+        # What pages say of dense outputs by image, after calibration.
+        self.segments: SegmentEvaluation | None = None
+        self._is_page = keys is None
 
     @property
     def final(self) -> CalibrationMetrics:
@@ -281,6 +285,9 @@ class ClassEvaluation(Evaluation):
             )
         if self.annotators is not None:
             results["annotators"] = self.annotators.results()
+        if self.segments is not None:
+            results["segments"] = self.segments.results()
+            results["classes"] = self.segments.classes()
         before, after = (gap, metrics["ece"]), None
         if self.calibrator is not None:
             repaired = estimates_of(self.final)
@@ -345,6 +352,13 @@ class ClassEvaluation(Evaluation):
         lead: tuple[int, ...],
     ) -> None:
         """Adds facts of rows `(n,)`, and which of them the selector accepts."""
+        if self._is_page and len(lead) > 1:
+            if self.segments is None:
+                made = self.num_mistakes, self.num_classes, self.is_drawn
+                self.segments = SegmentEvaluation(*made)
+            wrong = _wrong_of(truth, stages[-1].predicted)
+            rows = hard_labels(truth), wrong, stages[-1], weight, inputs
+            self.segments.add(*rows, lead, self.num_examples)
         size, counts = len(truth), np.flatnonzero(weight)
         self.num_counted += len(counts)
         truth, weight = truth[counts], weight[counts]
@@ -372,8 +386,9 @@ class ClassEvaluation(Evaluation):
             share = truth.max(axis=-1)
             is_wrong = (predicted != label) & (wrong > 1.0 - share)
             columns.append(share)
-        columns = [x[is_wrong] for x in columns]
-        self._keep(columns[0], columns, inputs, lead)
+        if len(lead) == 1 or self.is_drawn:
+            columns = [x[is_wrong] for x in columns]
+            self._keep(columns[0], columns, inputs, lead)
 
     def _selection(self) -> dict[str, Any]:
         sums = accepted(self._selected)
