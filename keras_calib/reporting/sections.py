@@ -204,8 +204,8 @@ _ROWS: dict[str, dict[str, _Rows]] = {
     "classes": {
         **_OF_LOGS,
         "classes": _classes,
-        "segments": lambda evaluation, _: {
-            "regions": [region_picture(x) for x in evaluation.segments.crops]
+        "segments": lambda x, _: {
+            "regions": [region_picture(y["crop"]) for y in x.segments.regions]
         },
     },
     "scores": _OF_LOGS,

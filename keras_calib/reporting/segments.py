@@ -20,10 +20,9 @@ from keras_calib.plots.display import as_picture
 _DISTRIBUTIONS = ("error", "confidence_gap", "iou")
 _QUANTILES = np.linspace(0.0, 1.0, 21)
 # Values in [-1, 1] are counted in so many cells for each 1.
-_CELLS = 2000
+_CELLS = 10_000
 # Pixels are at a boundary within so many rows and columns.
 _DISTANCE = 2
-_ENDS = ("low", "high")
 # A region is a window of this share of each side, of so many pixels at most.
 _SIDE, _LONGEST = 6, 48
 # Of more classes the mean IoU has no interval, which takes 4 K^2 sums.
@@ -43,15 +42,16 @@ class SegmentEvaluation:
         is_drawn: Whether pixels were drawn, so that none has neighbours.
 
     Attributes:
-        crops: Maps of the worst window of an image each, None of sequences.
+        worst: The images with most errors.
+        regions: The worst window of an image each; `crop` has maps of it.
     """
 
     def __init__(self, num_worst: int, num_classes: int, is_drawn: bool):
         self.num_worst, self.num_classes = num_worst, num_classes
         self.is_drawn, self.num_units = is_drawn, 0
         self._cells = {x: np.zeros(2 * _CELLS + 1) for x in _DISTRIBUTIONS}
-        self._worst: list[dict[str, Any]] = []
-        self._regions: list[dict[str, Any]] = []
+        self.worst: list[dict[str, Any]] = []
+        self.regions: list[dict[str, Any]] = []
         self._sums: dict[str, Moments] = {}
         # Products of intersections and unions of an image, summed.
         self._products: Any = 0.0
@@ -72,17 +72,18 @@ class SegmentEvaluation:
         them. `first` is the number of the first image.
         """
         counted, size = weight > 0, (lead[0], self.num_classes)
+        predicted, confidence = facts.predicted, facts.confidence
         label = np.where(counted, label, 0).astype("int64", copy=False)
-        rows = np.stack([weight, weight * wrong, weight * facts.confidence])
+        rows = np.stack([weight, weight * wrong, weight * confidence])
         image = np.arange(lead[0]).repeat(len(label) // lead[0]) * size[1]
 
         def by_class(k, x):
             sums = np.bincount(image + k, x, size[0] * size[1])
             return sums.reshape(size)
 
-        given = [by_class(facts.predicted, x) for x in rows]
+        given = [by_class(predicted, x) for x in rows]
         labels = by_class(label, weight)
-        both = by_class(label, weight * (label == facts.predicted))
+        both = by_class(label, weight * (label == predicted))
         union = np.maximum(given[0] + labels - both, 0.0)
         iou = safe_divide(both, union)
         self._add("class_labels", labels, np.ones(size))
@@ -96,32 +97,31 @@ class SegmentEvaluation:
         unit = safe_divide(total, counted.reshape(lead[0], -1).sum(axis=-1))
         self.num_units += int(np.count_nonzero(total))
         iou = safe_divide(iou.sum(axis=-1), np.count_nonzero(union, axis=-1))
-        values = np.stack(
-            [safe_divide(bad, total), _gap(total, bad, sure), iou]
-        )
-        for name, x in zip(_DISTRIBUTIONS, values, strict=True):
+        found = safe_divide(bad, total), _gap(total, bad, sure), iou
+        values = dict(zip(_DISTRIBUTIONS, found, strict=True))
+        for name, x in values.items():
             self._add(name, x, unit)
             cells = np.rint((x + 1.0) * _CELLS).astype(int)
             self._cells[name] += np.bincount(cells, unit, 2 * _CELLS + 1)
-        named = getattr(inputs, "ndim", 0) == 1
-        for i in np.flatnonzero(bad):
-            worst = dict(
-                zip(_DISTRIBUTIONS, values[:, i].tolist(), strict=True)
-            )
-            worst |= {"place": first + int(i)}
-            worst |= {"id": str(inputs[i]) if named else None}
-            self._keep(self._worst, worst, "error")
+        has_ids = getattr(inputs, "ndim", 0) == 1
+        for i in np.flatnonzero(bad).tolist():
+            row: dict[str, Any] = {k: float(x[i]) for k, x in values.items()}
+            row |= {"place": first + i, "id": None}
+            if has_ids:
+                row["id"] = str(inputs[i])
+            self._keep(self.worst, row, "error")
         if not self.is_drawn:
             maps = {
                 "label": label,
-                "predicted": facts.predicted,
-                "confidence": facts.confidence,
+                "predicted": predicted,
+                "confidence": confidence,
                 "wrong": np.where(counted, wrong, 0.0),
                 "counted": counted,
             }
             maps = {k: x.reshape(lead) for k, x in maps.items()}
             self._add_boundary(maps, rows, unit)
-            self._add_regions(maps, inputs, first)
+            if self.num_worst:
+                self._add_regions(maps, inputs, first)
 
     def _add(self, name: str, x: np.ndarray, weight: np.ndarray) -> None:
         new = Moments.of(x, weight, lambda y: y.sum(axis=0))
@@ -170,11 +170,8 @@ class SegmentEvaluation:
             start = np.clip(middle - size // 2, 0, sides - size)
             window = (i, *map(slice, start, start + size))
             total = float(score[window].sum())
-            kept = [x["score"] for x in self._regions]
-            if not total or (
-                len(kept) == self.num_worst
-                and total <= min(kept, default=total)
-            ):
+            full = len(self.regions) == self.num_worst
+            if total <= (self.regions[-1]["score"] if full else 0.0):
                 continue
             bad = maps["wrong"][window] > 0
             pair = np.bincount(pairs[window][bad], score[window][bad]).argmax()
@@ -188,9 +185,9 @@ class SegmentEvaluation:
                 "confidence": float(maps["confidence"][window][bad].mean()),
                 "label": int(pair) // self.num_classes,
                 "predicted": int(pair) % self.num_classes,
-                "crop": _crop(maps, inputs, window, middle, size),
+                "crop": _crop(maps, inputs, window),
             }
-            self._keep(self._regions, region, "score")
+            self._keep(self.regions, region, "score")
 
     def results(self) -> dict[str, Any]:
         """Numbers of the images, with 95 % intervals over images."""
@@ -210,16 +207,12 @@ class SegmentEvaluation:
             "num_units": self.num_units,
             **found,
             "mean_iou": self._mean_iou(),
-            "worst": self._worst,
+            "worst": self.worst,
             "regions": [
                 {k: x for k, x in region.items() if k != "crop"}
-                for region in self._regions
+                for region in self.regions
             ],
         }
-
-    @property
-    def crops(self) -> list[dict[str, np.ndarray] | None]:
-        return [x["crop"] for x in self._regions]
 
     def classes(self) -> list[dict[str, Any]]:
         """All classes, those that differ most certainly first.
@@ -233,28 +226,27 @@ class SegmentEvaluation:
         columns = {"weight": weight, "wrong": sums["error"].total}
         columns["labels"] = sums["labels"].total
         for name in ("error", "confidence", "confidence_gap", "iou"):
-            ends = [f"{name}_{x}" if name != "error" else x for x in _ENDS]
+            ends = [f"{name}_low", f"{name}_high"]
+            if name == "error":
+                ends = ["low", "high"]
             found = self._estimate(f"class_{name}", level)
             for column, x in zip((name, *ends), found, strict=True):
                 columns[column] = np.where(sums[name].weight > 0, x, np.nan)
         rows = []
         for k, values in enumerate(np.stack([*columns.values()], 1).tolist()):
-            row = dict(zip(columns, values, strict=True))
-            gap = row["confidence_gap_low"], row["confidence_gap_high"]
-            row["side"] = (
-                "over" if gap[0] > 0 else "under" if gap[1] < 0 else "even"
-            )
-            rows.append(
-                {"group": k}
-                | {k: None if x != x else x for k, x in row.items()}
-            )
+            told = [None if x != x else x for x in values]
+            row = {"group": k, **dict(zip(columns, told, strict=True))}
+            low, high = row["confidence_gap_low"], row["confidence_gap_high"]
+            row["side"] = "even"
+            if row["weight"] and not low <= 0.0 <= high:
+                row["side"] = "over" if low > 0.0 else "under"
+            rows.append(row)
         return sorted(
             rows,
             key=lambda x: (
                 not x["weight"],
                 x["side"] == "even",
                 -(x["low"] or 0.0),
-                x["group"],
             ),
         )
 
@@ -285,11 +277,7 @@ def _gap(total: Any, bad: Any, sure: Any) -> Any:
 
 
 def _crop(
-    maps: dict,
-    inputs: Any,
-    window: tuple,
-    middle: np.ndarray,
-    size: np.ndarray,
+    maps: dict, inputs: Any, window: tuple
 ) -> dict[str, np.ndarray] | None:
     """Maps of a window and around it, wrong inside alone; None of sequences.
 
@@ -300,13 +288,13 @@ def _crop(
         return None
     marked = np.zeros_like(maps["wrong"])
     marked[window] = maps["wrong"][window]
-    start = np.clip(middle - size, 0, np.maximum(lead[1:] - 2 * size, 0))
-    flat = (window[0], *middle[:-2])
-    crop = tuple(map(slice, start[-2:], (start + 2 * size)[-2:]))
+    start, stop = np.array([(x.start, x.stop) for x in window[1:]]).T
+    flat = (window[0], *(start + stop)[:-2] // 2)
+    low = np.clip(start - (stop - start) // 2, 0, None)
+    crop = tuple(map(slice, low[-2:], (low + 2 * (stop - start))[-2:]))
     found = {k: x[flat][crop] for k, x in {**maps, "wrong": marked}.items()}
     if np.shape(inputs)[: len(lead)] == lead:
-        image = np.nan_to_num(inputs[flat])
-        image = image.reshape(*lead[-2:], -1)[..., :3]
+        image = np.nan_to_num(inputs[flat]).reshape(*lead[-2:], -1)[..., :3]
         if image.shape[-1] in (1, 3):
             image = as_picture("inputs", image).reshape(*lead[-2:], -1)
             found["image"] = image[crop]
