@@ -120,6 +120,7 @@ def test_numbers_of_images_are_those_of_each_image_alone(data, page):
     assert 7 not in [x["place"] for x in found["worst"]]
 
 
+@pytest.mark.usefixtures("words_alone")
 def test_iou_is_of_the_confusions_of_all_images_and_names_all_classes(
     data, page
 ):
@@ -147,6 +148,11 @@ def test_iou_is_of_the_confusions_of_all_images_and_names_all_classes(
     text = Page(page.html).text
     assert "Never predicted: pole." in text
     assert all(name in text for name in ("sky", "road", "tree", "car"))
+    # Class 3 is predicted and in no label.
+    unlabelled = report_of(labels % 255 % 3, probs, num_mistakes=0, verbose=0)
+    row = unlabelled.results["model"]["classes"]
+    assert {x["group"]: x["iou"] for x in row}[3] == 0.0
+    assert "Not in the labels: class 3, class 4." in Page(unlabelled.html).text
 
 
 def test_interval_of_the_mean_iou_is_that_of_a_jackknife():
