@@ -167,6 +167,9 @@ class Choice(Result):
                 groups=len(self.group),
             )
         ladder, certified, largest_cost = self.tables[place]
+        if largest_cost is None and np.any(ladder.loss % 1.0):
+            # Losses are shares.
+            largest_cost = 1.0
         bounds = np.full(len(ladder.threshold), np.nan)
         level = 1.0 - (_USUAL_DELTA if self.delta is None else self.delta)
         if ladder.counts and largest_cost is not None:

@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.inputs.checks import check_any_weight, check_not_empty, located
+from keras_calib.inputs.checks import (
+    check_any_weight,
+    check_independent,
+    check_not_empty,
+    located,
+)
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, running_sum, safe_divide
 from keras_calib.predictions.predictions import Predictions
@@ -119,37 +124,6 @@ def in_log_odds(scores: Any) -> bool:
     return isinstance(scores, Predictions) and scores.from_logits
 
 
-def check_units(delta: float | None, shape: tuple, units: Any = None) -> None:
-    """Raises ValueError for a guarantee on samples that are not `(n,)`.
-
-    Nor must two of them belong to one unit.
-    """
-    if delta is None:
-        return
-    if units is not None:
-        count = len(np.unique(units))
-        if count < len(units):
-            raise value_error(
-                "`delta` needs independent samples, which those of one unit "
-                "are not: draw one row of each unit at random, as the guide "
-                "of `Predictions` shows, or leave `delta` out",
-                delta=delta,
-                rows=len(units),
-                units=count,
-            )
-    if len(shape) != 1:
-        whole = "text" if len(shape) == 2 else "image"
-        part = "token" if len(shape) == 2 else "pixel"
-        raise value_error(
-            f"`delta` needs independent samples, which {part}s of one {whole} "
-            "are not: call `choose_threshold` with one score and one "
-            f"correctness per {whole}, or draw one {part} of each {whole}, as "
-            "the guide of `Predictions` shows, or leave `delta` out",
-            delta=delta,
-            **{"shape of the class ids": shape},
-        )
-
-
 def check_equal_weights(weight: Any, delta: float | None) -> None:
     """Raises ValueError for a guarantee on samples that count unequally."""
     if weight is None or delta is None:
@@ -172,12 +146,14 @@ def read_outcomes(
     groups: Any = None,
     classes: Any = None,
     largest_cost: float | None = None,
+    units: Any = None,
 ) -> Outcomes:
     """Scores and correctness of one shape as rows that count, checked.
 
     `scores` may be `Predictions`, which know correctness and weights, and
     groups by their name. `classes` are codes of the scores' shape, in place of
     groups. With `largest_cost`, costs up to it take the place of correctness.
+    `units` are codes too, None for those of `Predictions`.
     """
     groups, unit = named_group(scores, groups), None
     name = "correct" if largest_cost is None else "cost"
@@ -194,7 +170,8 @@ def read_outcomes(
 
         names, classes = read_groups(groups, scores.shape, sample_weight)
     correct = as_array(correct, name, "float64")
-    check_units(delta, scores.shape)
+    if delta is not None:
+        check_independent("`delta`", scores.shape)
     check_not_empty("scores", scores)
     if scores.dtype not in (np.float32, np.float64):
         scores = scores.astype("float64")
@@ -214,7 +191,7 @@ def read_outcomes(
     cost = None
     if largest_cost is None:
         good = (correct == 0.0) | (correct == 1.0)
-        rule, told = "be 0 or 1", {}
+        rule, told = "be 0 or 1; shares go to `choose_threshold(cost=)`", {}
     else:
         cost, correct = correct, correct == 0.0
         good = (cost >= 0.0) & (cost <= largest_cost)
@@ -223,6 +200,7 @@ def read_outcomes(
     bad = ~good & (weight > 0)
     if bad.any():
         raise value_error(f"`{name}` must {rule}", **located(bad), **told)
+    unit = unit if units is None else units
     if unit is not None:
         unit = unit.reshape(scores.shape)
     outcomes = counted(
@@ -231,7 +209,8 @@ def read_outcomes(
         ),
         delta,
     )
-    check_units(delta, outcomes.score.shape, outcomes.unit)
+    if delta is not None:
+        check_independent("`delta`", outcomes.score.shape, outcomes.unit)
     return outcomes
 
 
@@ -284,6 +263,16 @@ def of_scores(outcomes: Outcomes) -> Ladder:
         scores[last],
         never,
     )
+
+
+def ranked_losses(outcomes: Outcomes) -> np.ndarray:
+    """Losses of finite scores, surest first, as a `Ladder` counts them.
+
+    They are sorted among ties, so that the order of the data does not matter.
+    """
+    finite = np.isfinite(outcomes.score)
+    loss = outcomes.loss[finite]
+    return loss[np.lexsort((loss, -outcomes.score[finite]))]
 
 
 def by_group(outcomes: Outcomes) -> list[Ladder | None]:
