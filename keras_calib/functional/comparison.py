@@ -16,7 +16,7 @@ from keras_calib.inputs.checks import (
     class_axis,
     generator,
 )
-from keras_calib.inputs.given_metrics import is_of_images, of_predictions
+from keras_calib.inputs.given_metrics import of_predictions
 from keras_calib.inputs.groups import read_groups
 from keras_calib.inputs.rows import check_no_nan
 from keras_calib.numerics.arrays import as_array
@@ -115,7 +115,12 @@ def compare(
     check_integer("num_draws", num_draws, 2)
     _check_same_rows(a, b)
     a.arguments(None, options)
-    values = [_function_of(metric, p, options) for p in (a, b)]
+    values = [
+        of_images(metric, p, options)
+        if hasattr(metric, "given")
+        else of_predictions("metric", metric, p, options)
+        for p in (a, b)
+    ]
     rows = unit = np.arange(len(a))
     units = a.units if b.units is None else b.units
     if units is not None:
@@ -143,13 +148,6 @@ def compare(
         p_value = float(2.0 * norm.sf(abs(observed) / error))
     found = (*both, observed, observed - reach, observed + reach, p_value)
     return Comparison(*map(float, found))
-
-
-def _function_of(metric: Any, p: Predictions, options: dict[str, Any]) -> Any:
-    """A function `(sample_weight)` that gives one number."""
-    if is_of_images(metric):
-        return of_images(metric, p, options)
-    return of_predictions("metric", metric, p, options)
 
 
 def _check_same_rows(a: Any, b: Any) -> None:

@@ -128,7 +128,7 @@ def mean_iou(
 def of_images(
     metric: Any, told: GivenTogether, options: dict[str, Any]
 ) -> Callable[[Any], float]:
-    """A function `(sample_weight)`: a `PerImage` of images that are repeated."""
+    """A function `(sample_weight)`, of a `PerImage`: images are repeated."""
     values, counts = _by_image(
         metric.given, told, None, metric.background, None, options
     )

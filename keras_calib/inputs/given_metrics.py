@@ -122,13 +122,7 @@ def made(argument: str, metric: Any, reading: dict[str, Any]) -> Any:
 
 def as_told(metric: Any, reading: dict[str, Any]) -> Any:
     """What was given; of metrics of images the key reads as it is told."""
-    of_images = is_of_images(metric)
-    return metric.as_told(reading) if of_images else metric
-
-
-def is_of_images(metric: Any) -> bool:
-    """Whether it is a `PerImage`."""
-    return hasattr(metric, "as_told") and not isinstance(metric, type)
+    return metric.as_told(reading) if hasattr(metric, "given") else metric
 
 
 def of_arrays(argument: str, metric: Any, options: dict[str, Any]) -> Callable:

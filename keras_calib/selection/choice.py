@@ -332,8 +332,7 @@ def choose(
 
     `certified_at` says for any risk which are. Where none is, it raises a
     ValueError that names a risk within reach. `refusal` has what else the error
-    says: arguments of `out_of_reach`, and `here`, what data a coverage is of,
-    or None to name none.
+    says: arguments of `out_of_reach`, and `here`, what data a coverage is of.
     """
     certified = certified_at(limit)
     if certified.any():
@@ -342,9 +341,8 @@ def choose(
         return chosen_alone(ladder, certified, place, log_odds, **facts)
     told = {"advice": "take more data", "samples": ladder.size, **refusal()}
     here = told.pop("here", "here")
-    if here is not None:
-        instead = within_reach(certified_at, ladder, limit, where=here)
-        told["advice"] += f"; or {instead}"
+    instead = within_reach(certified_at, ladder, limit, where=here)
+    told["advice"] += f"; or {instead}"
     raise out_of_reach([ladder], "risk", limit, delta, **told)
 
 

@@ -14,6 +14,7 @@ from keras_calib.inputs.checks import (
     check_not_empty,
     located,
 )
+from keras_calib.inputs.groups import read_groups as read_units
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, running_sum, safe_divide
 from keras_calib.predictions.predictions import Predictions
@@ -212,6 +213,56 @@ def read_outcomes(
     if delta is not None:
         check_independent("`delta`", outcomes.score.shape, outcomes.unit)
     return outcomes
+
+
+def of_units(
+    given: Any,
+    correct: Any,
+    cost: Any,
+    sample_weight: Any,
+    units: Any,
+    largest_cost: float,
+) -> Outcomes:
+    """The mean score and the mean cost of each unit that has a row that counts.
+
+    Rows are as in `read_outcomes`, and `units` as in `choose_threshold`. The
+    score of `Predictions` is the confidence of all rows: in use nobody knows
+    which of them the labels ignore.
+    """
+    is_told = isinstance(given, Predictions)
+    shape = given.shape if is_told else as_array(given, "scores").shape
+    if units is True:
+        units = given.units if is_told else None
+        units = np.arange(shape[0]) if units is None else units
+    unit = read_units(units, shape, "units")[1]
+    if cost is not None:
+        correct = as_array(cost, "cost", "float64")
+        if correct.shape == shape[:1]:
+            correct = correct.reshape(-1, *[1] * (len(shape) - 1))
+            correct = np.broadcast_to(correct, shape)
+    largest = None if cost is None else largest_cost
+    rows = every = read_outcomes(
+        given, correct, sample_weight, largest_cost=largest, units=unit
+    )
+    if is_told:
+        if given.ignore_class is not None:
+            labels = np.full(shape, int(given.ignore_class == 0))
+            given = given.with_columns({"labels": labels})
+        every = given.outcomes(every=True)._replace(unit=unit.reshape(-1))
+        every = every.counted()
+        every = every._replace(score=every.confidence)
+    found = []
+    for some, values in ((every, every.score), (rows, rows.loss)):
+        weight = np.ones(len(values)) if some.weight is None else some.weight
+        mass, total = (
+            np.bincount(some.unit, x, unit.max() + 1)
+            for x in (weight, weight * values)
+        )
+        found.append(safe_divide(total, mass))
+    score, cost = (x[mass > 0] for x in found)
+    # Means are rounded.
+    cost = np.minimum(cost, largest_cost)
+    return Outcomes(score, cost == 0.0, cost, np.ones(len(cost)))
 
 
 def counted(outcomes: Outcomes, delta: float | None = None) -> Outcomes:

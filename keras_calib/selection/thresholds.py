@@ -39,10 +39,10 @@ from keras_calib.selection.ladder import (
     by_group,
     in_log_odds,
     of_scores,
+    of_units,
     ranked_losses,
     read_outcomes,
 )
-from keras_calib.selection.units import of_units
 
 # Largest foreseeable number of samples, as a multiple of those there are.
 _FURTHER = 20
@@ -253,36 +253,35 @@ def choose_threshold(
     coverage share less there. A group without a certified threshold rejects
     everything.
 
-    With `units`, such as images, a unit is accepted as a whole. Its score is
-    the mean score of its rows, and its loss their mean cost or share of errors.
-    The risk is the mean loss of the accepted units, each of which counts once.
-    Another score of a unit, such as its lowest, goes with a `cost` of shape
-    `(n,)`. Risks of shares are tested by betting, others by binomial tests.
+    With `units`, such as images, each is accepted as a whole. Its score is the
+    mean score of its rows, its loss their share of errors or mean cost, and the
+    risk is the mean loss of the accepted units. Mean losses are tested by
+    betting, and errors by binomial tests.
 
     Args:
-        scores: Scores `(...)`, higher = surer; `(n,)` with `delta` unless there
-            are units. Infinite ones are never accepted. Or `Predictions`, which
+        scores: Scores `(...)`, higher = surer; `(n,)` with `delta` or as units
+            have them. Infinite ones are never accepted. Or `Predictions`, which
             know correctness and weights too: their score is the confidence, or
-            of logits without units its log-odds.
+            of logits without `units` its log-odds.
         correct: 1 for right and 0 for wrong predictions, shape `(...)`. None
             with `Predictions` or `cost`.
         groups: Group of each sample: whole numbers in the range of int32, or
             names; of the shape of the scores, or `(n,)`. Or the name of a
-            group of the `Predictions`. None for one threshold of all. Not with
-            `cost` or `units`.
+            group of the `Predictions`. None for one threshold of all, as with
+            `cost` and `units`.
         risk: Largest allowed share of errors among the accepted, of a group;
-            or mean cost.
+            or their mean cost.
         coverage: Least share to accept, of each group, in (0, 1]; instead of
             `risk`.
         delta: Probability that the guarantee may fail. It needs independent
             samples, within groups and between them, that chose nothing else.
             None bounds the risk on these samples only.
         sample_weight: Weights >= 0, of the shape of the scores or `(n,)`;
-            with `delta` 1, or 0 for samples to leave out. Within units any.
+            with `delta` 1, or 0 for samples to leave out. In units any.
         units: Unit of each row, names or whole numbers `(n,)` or `(...)`. True
-            takes the units of the `Predictions`, and else the first axis, such
-            as images of pixels. None takes each row alone.
-        **costs: What answers cost instead:
+            takes those of the `Predictions` or else the first axis, such as
+            images of pixels. None takes each row alone.
+        **costs: What answers cost, instead of `correct`:
 
     Returns:
         A `Choice`, with a row for each group. With `max_cost` or `reject_cost`
@@ -315,57 +314,54 @@ def choose_threshold(
         Geifman and El-Yaniv, Selective Classification for Deep Neural
         Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500; guarantees:
         Angelopoulos et al., Learn then Test, 2021,
-        https://arxiv.org/abs/2110.01052; of shares: Waudby-Smith and Ramdas,
+        https://arxiv.org/abs/2110.01052; means: Waudby-Smith and Ramdas,
         Estimating Means of Bounded Random Variables by Betting, Journal of the
         Royal Statistical Society B 86, 2024, https://arxiv.org/abs/2010.09686;
-        shares that pass on: Holm, A Simple
-        Sequentially Rejective Multiple Test Procedure, Scandinavian Journal
-        of Statistics 6, 1979, https://www.jstor.org/stable/4615733; counts of
+        shares that pass on: Holm, A Simple Sequentially Rejective Multiple
+        Test Procedure, Scandinavian Journal of Statistics 6, 1979,
+        https://www.jstor.org/stable/4615733; counts of
         groups that may be bad: Guo, A Note on Adaptive Bonferroni and Holm
         Procedures under Dependence, Biometrika 96, 2009,
         https://doi.org/10.1093/biomet/asp048
     """
     given = filled("choose_threshold", costs, RecordCosts)
+    method, cost = given.method, given.cost
     prices = given.max_cost, given.reject_cost, given.largest_cost
     largest = 1.0 if given.largest_cost is None else given.largest_cost
     check_above("largest_cost", largest, 0.0)
-    has_costs = given.cost is not None or units is not None
-    told = None
-    if not has_costs and (*prices, given.method) != (None,) * 4:
-        told = "`cost` or `units` must be given with `max_cost`, `reject_cost`,"
-        told += " `largest_cost` or `method`"
-    elif has_costs and groups is not None:
-        told = "`groups` must be None with `cost` or `units`"
-    elif given.cost is not None and correct is not None:
-        told = "`correct` must be None with `cost`, which takes its place"
-    elif prices != (None,) * 3 and risk is not None:
-        told = "`risk` must be None with prices: `max_cost` is a limit"
-    if told is not None:
-        raise value_error(told, arguments=sorted(costs))
+    is_mean = cost is not None or units is not None
+    is_priced = prices != (None,) * 3
+    rule = None
+    if not is_mean and (is_priced or method is not None):
+        rule = "`cost` or `units` must be given with `method` and prices"
+    elif is_mean and groups is not None:
+        rule = "`groups` must be None with `cost` or `units`"
+    elif cost is not None and correct is not None:
+        rule = "`correct` must be None with `cost`, which takes its place"
+    elif is_priced and risk is not None:
+        rule = "`risk` must be None with prices, which `max_cost` limits"
+    if rule is not None:
+        raise value_error(rule, arguments=sorted(costs))
     target: ErrorTarget | CostTarget
-    method = given.method
-    if prices == (None,) * 3:
-        method = TESTS[0] if has_costs and method is None else method
-        target = ErrorTarget(risk, coverage, delta, method)
-    else:
+    if is_priced:
         if (method, delta, given.max_cost, coverage) == (None,) * 4:
             method = "empirical"
-        target = CostTarget(
-            float(largest), False, *prices[:2], coverage, delta, method
-        )
-    target = target.check()
+        goal = given.max_cost, given.reject_cost, coverage, delta, method
+        target = CostTarget(float(largest), False, *goal).check()
+    else:
+        method = TESTS[0] if is_mean and method is None else method
+        target = ErrorTarget(risk, coverage, delta, method).check()
     if units is not None:
-        outcomes = of_units(
-            scores, correct, given.cost, sample_weight, units, float(largest)
+        return target.choose(
+            of_units(scores, correct, cost, sample_weight, units, largest)
         )
-        return target.choose(outcomes)
     outcomes = read_outcomes(
         scores,
-        correct if given.cost is None else given.cost,
+        correct if cost is None else cost,
         sample_weight,
         delta,
         groups=groups,
-        largest_cost=largest if has_costs else None,
+        largest_cost=None if cost is None else largest,
     )
     return target.choose(outcomes, in_log_odds(scores))
 
