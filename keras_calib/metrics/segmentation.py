@@ -246,9 +246,10 @@ class PerImage(StreamingMetric):
 
         It is Student's interval of a weighted mean, corrected for skewness as
         Hall does. Images are taken as independent draws, pixels of one image
-        are not. Of skewed values of 60 or more images it covers in at least
-        0.93 of the draws, of 20 in at least 0.87. It knows nothing of a kind of
-        image that is not among them. A single image gives the whole range.
+        are not. In simulations with skewed values it covers the mean in at
+        least 0.93 of the draws of 60 images or more, and of 20 in at least
+        0.87. It knows nothing of kinds of images that are not among them. A
+        single image gives the whole range.
         """
         low, high = mean_interval(self._read().moments(), level=level)
         low, high = np.clip((low, high), 0.0, self._largest)
