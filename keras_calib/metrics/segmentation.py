@@ -247,7 +247,7 @@ class PerImage(StreamingMetric):
         It is Student's interval of a weighted mean, corrected for skewness as
         Hall does. Images are taken as independent draws, pixels of one image
         are not. In simulations with skewed values it covers the mean in at
-        least 0.93 of the draws of 60 images or more, and of 20 in at least
+        least 0.92 of the draws of 60 images or more, and of 20 in at least
         0.87. It knows nothing of kinds of images that are not among them. A
         single image gives the whole range.
         """
