@@ -10,7 +10,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.late import keras_module
 from keras_calib.inputs.checks import check_in, check_integer
-from keras_calib.inputs.given_metrics import made, told_key
+from keras_calib.inputs.given_metrics import as_told, made, told_key
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES, kind_of, point_of
@@ -256,6 +256,7 @@ def _by_name(
 
 
 def _made(metric: Any, options: ReadOptions) -> Any:
+    metric = as_told(metric, options.of_metric())
     own = getattr(metric, "options", None)
     reads = getattr(own, "from_logits", options.from_logits)
     if reads is not options.from_logits:

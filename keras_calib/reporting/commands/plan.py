@@ -97,8 +97,8 @@ def _check(given: argparse.Namespace) -> None:
 def _run(given: argparse.Namespace, progress: Progress) -> Found:
     """The plan, which is written where --out says."""
     load_keras(progress)
+    from keras_calib.inputs.checks import check_independent
     from keras_calib.predictions import Predictions
-    from keras_calib.reporting.commands.answer_log import check_independent
     from keras_calib.selection import plan
 
     pilot = None
@@ -107,7 +107,7 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
         with blamed(f"--pilot={given.pilot}"):
             read = {x: getattr(given, x) for x in _READ}
             pilot = Predictions.read(given.pilot, **read)
-            check_independent(pilot.shape, pilot.units)
+            check_independent("A plan", pilot.shape, pilot.units)
     progress.say("Simulating selections ...")
     names = [x.removeprefix("--") for x in _SHARES]
     options = {x: getattr(given, x) for x in (*names, "max_samples")}

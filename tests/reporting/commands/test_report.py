@@ -172,7 +172,7 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
                 ["--class-names=absent.txt"],
                 "--class-names=absent.txt: .*No such file",
             ),
-            ([f"{choose[1]}=dense.npz", choose[0]], "one prediction for each"),
+            ([f"{choose[1]}=dense.npz", choose[0]], "needs independent rows"),
             # Words of the library name what is a flag here.
             (
                 ["--selection=s.npz", "--risk=0.001"],
