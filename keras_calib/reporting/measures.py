@@ -1,10 +1,13 @@
 """The measures of a report: what each is, and what calibration changed."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from keras_calib.metrics.registry import mode_of
+from keras_calib.backend.late import keras_module
 
+# The names of a report's metrics are known without Keras.
+_registry = keras_module("keras_calib.metrics.registry")
 # So many rows are named in a sentence.
 _NUM_NAMES = 6
 
@@ -37,6 +40,47 @@ _OF_VOTES = {
 }
 _GAP = "confidence_gap"
 _SIGNED = ("Confidence less accuracy", "above 0 is overconfident")
+_OF_LABELS = "ece", "nll", "brier_score", "auroc"
+# The metrics of a report, by the kind of predictions.
+METRICS_BY_KIND = {
+    "classes": (_GAP, *EXPLAINED),
+    "votes": (_GAP, *EXPLAINED),
+    "records": (_GAP, *TOP1_METRICS),
+    "labels": (
+        *(f"{mean}_{x}" for mean in ("macro", "micro") for x in _OF_LABELS),
+        *(f"example_{x}" for x in ("accuracy", "mean_confidence", "ece")),
+        "example_aurc",
+    ),
+}
+
+
+def estimates_by_stage(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Estimates by name, of each stage: before and after calibration, if any.
+
+    With several labels, means over labels have names such as `macro_ece`. Those
+    of whole examples, `example_ece`, are of the last stage.
+    """
+    stages: list[dict[str, Any]] = []
+    for start in ("", "calibrated_"):
+        if f"{start}metrics" in results:
+            gap = {_GAP: results[f"{start}{_GAP}"]}
+            stages.append(gap | results[f"{start}metrics"])
+        elif f"{start}summary" in results:
+            means = results[f"{start}summary"].items()
+            stages.append(
+                {f"{m}_{k}": x for m, own in means for k, x in own.items()}
+            )
+    examples = results.get("examples", {}).items()
+    stages[-1] |= {f"example_{k}": x for k, x in examples}
+    unknown = {"low": math.nan, "high": math.nan}
+    return [
+        {
+            k: x if isinstance(x, dict) else {"value": x, **unknown}
+            for k, x in stage.items()
+            if isinstance(x, dict | float)
+        }
+        for stage in stages
+    ]
 
 
 def measures(results: dict[str, Any]) -> list[dict[str, Any]]:
@@ -46,11 +90,7 @@ def measures(results: dict[str, Any]) -> list[dict[str, Any]]:
     value, interval and p-value. With calibration there is a `change`: an arrow,
     a word and a kind, which is `"better"`, `"worse"` or `"unclear"`.
     """
-    stages = [{_GAP: results[_GAP], **results["metrics"]}]
-    if "calibrated_metrics" in results:
-        gap = results["calibrated_confidence_gap"]
-        stages.append({_GAP: gap, **results["calibrated_metrics"]})
-    found = []
+    stages, found = estimates_by_stage(results), []
     words = EXPLAINED | (_OF_VOTES if "annotators" in results else {})
     for name, (title, told) in {_GAP: _SIGNED, **words}.items():
         if name in stages[0]:
@@ -69,7 +109,7 @@ def directions(results: dict[str, Any]) -> str:
             [
                 EXPLAINED[name][0]
                 for name in results["metrics"]
-                if name in EXPLAINED and mode_of(name) == mode
+                if name in EXPLAINED and _registry.mode_of(name) == mode
             ]
         )
         for mode in ("min", "max")
@@ -125,7 +165,7 @@ def _change(
     if abs(after["value"] - before["value"]) < 1e-9:
         return "=", "same", "unclear"
     arrow = "↓" if after["value"] < before["value"] else "↑"
-    mode = mode_of(name)
+    mode = _registry.mode_of(name)
     # A gap is better if it is nearer to 0, whatever its side.
     if name == _GAP:
         before, after, mode = _size(before), _size(after), "min"

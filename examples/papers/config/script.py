@@ -8,8 +8,8 @@ from absl import app, flags
 def start(main):
     """Parses the flags and calls `main` with the other arguments.
 
-    Of wrong flags and missing data it prints the reason alone, and ends with
-    exit code 1. absl would print all flags before the reason, or a traceback.
+    If flags are wrong or data are missing, it prints the reason alone and ends
+    with exit code 1. absl would print all flags first, or a traceback.
     """
 
     def told(argv):
