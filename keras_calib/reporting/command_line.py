@@ -26,7 +26,7 @@ from keras_calib.version import __version__
 COMMANDS = {
     "monitor": "alarms for a model in use, from its log",
     "plan": "how many labels a guarantee takes",
-    "report": "an HTML report from files of predictions",
+    "report": "how far a confidence can be trusted, from predictions",
     "threshold": "a threshold for answers, from a log with labels",
     "verify": "check the certificate of an exported model",
 }

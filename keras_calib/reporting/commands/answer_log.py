@@ -51,6 +51,7 @@ class AnswerLog:
             has one JSON object in each line.
         columns: Names of columns by what they hold, None for the default.
         may_lack: What of these may have its names in another file alone.
+
     Raises:
         ImportError: If a table needs pyarrow.
         ValueError: If the file cannot be read or columns are absent.
@@ -82,20 +83,17 @@ class AnswerLog:
         self.last: tuple[int, Any] | None = None
         self.threshold: Any = None
         self._reader: Reader | None = None
-        options = columns
+        name, names, options = self.path.name, self._file.names, columns
         columns = {what: columns.get(what) for what in _READ}
         for what in may_lack:
-            if columns[what] not in self._file.names:
-                columns[what] = None
+            columns[what] = columns[what] if columns[what] in names else None
         if columns["groups"]:
-            columns["groups"] = group_column(
-                columns["groups"], self._file.names
-            )
+            columns["groups"] = group_column(columns["groups"], names)
         asked = [x for x in columns.values() if x is not None]
-        check_present(self.path.name, self._file.names, asked)
+        check_present(name, names, asked)
         # What an option gives is not found by its own name too.
         given = {columns[x] for x in _VERDICTS}
-        free = [x for x in self._file.names if x not in given]
+        free = [x for x in names if x not in given]
         found = {
             x: column_of(x, columns[x], () if x in _ASKED else free)
             for x in _READ
@@ -111,7 +109,6 @@ class AnswerLog:
         self.has = {*self._columns}
         is_asked = any(options.get(x) for x in _OUTPUTS)
         is_log = self.has & {*_NUMBERS, *_VERDICTS} - {"labels"}
-        name, names = self.path.name, self._file.names
         if (is_asked or not is_log) and has_outputs(name, names, options):
             self._reader = opened(path, options)
             self.has = {"confidence", "correct"}

@@ -60,12 +60,13 @@ FORM: Options = {
         "sign between the columns of a .csv file; by default the one of , ; | "
         "and tab that is most frequent in its first line"
     ),
-    "--decimal": {
+    "--decimal SIGN": {
         "default": ".",
         "choices": (".", ","),
         "help": "decimal point of a .csv file (%(default)s)",
     },
 }
+_OUTPUTS = "logits", "probs"
 # Flags that an output is written to, or that need not be there yet.
 _WRITTEN = "--out", "--state"
 
@@ -217,8 +218,10 @@ def columns(*roles: str, **told: str) -> Options:
 
     What is `told` takes the place of the help of `ROLES`.
     """
-    found = {x: told.get(x, ROLES[x].told) for x in roles}
-    return {f"--{x.replace('_', '-')} NAME": text for x, text in found.items()}
+    return {
+        f"{flag} NAME{'S' * (x in _OUTPUTS)}": told.get(x, ROLES[x].told)
+        for x, flag in flags(*roles).items()
+    }
 
 
 def flags(*names: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ import math
 import operator
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.arguments import refused
@@ -27,21 +27,14 @@ _SIGNS = {
 }
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _FORM = re.compile(rf"\s*((\w+)\s*({'|'.join(_SIGNS)})\s*({_NUMBER}))\s*")
-# Those that the terminal shows.
+# Its text, its metric, its sign and its bound.
+Condition = tuple[str, ...]
+# Metrics that the terminal shows.
 _KEY_NUMBERS = (
     *("accuracy", "confidence_gap", "ece", "nll", "aurc"),
     *("macro_ece", "macro_nll", "micro_ece", "micro_nll"),
     *("example_accuracy", "example_aurc"),
 )
-
-
-class Condition(NamedTuple):
-    """A bound that fails a report, such as ece > 0.02, and its parts."""
-
-    text: str
-    metric: str
-    sign: str
-    bound: str
 
 
 def conditions(text: str) -> list[Condition]:
@@ -53,18 +46,18 @@ def conditions(text: str) -> list[Condition]:
             "'ece > 0.02', with commas between several",
             text,
         )
-    return [Condition(*words.groups()) for words in found if words]
+    return [words.groups() for words in found if words]
 
 
 def check_metrics(asked: Sequence[Condition], kind: str | None = None) -> None:
     """Raises ValueError for a metric that no report, or none of a kind, has."""
     kinds = [kind] if kind else METRICS_BY_KIND
     names = [*dict.fromkeys(x for own in kinds for x in METRICS_BY_KIND[own])]
-    for condition in asked:
-        if condition.metric not in names:
+    for _, metric, *_ in asked:
+        if metric not in names:
             raise value_error(
                 "--fail-if must name a metric that the report has",
-                metric=condition.metric,
+                metric=metric,
                 known=names,
             )
 

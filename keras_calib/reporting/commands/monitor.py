@@ -197,22 +197,20 @@ def _check(given: argparse.Namespace) -> None:
 def _open(given: argparse.Namespace, flag: str, path: str) -> Any:
     from keras_calib.reporting.commands.answer_log import AnswerLog
 
-    columns = vars(given)
+    columns, log = vars(given), None
     if flag == "--log":
         # What the late labels have, the log need not.
         free = _OF_LABELS if given.late_labels else ()
         log = AnswerLog(path, columns, free)
         if not log.is_empty:
             _check_log(log, given)
-        return log
-    if flag == "--late-labels":
+    elif flag == "--late-labels":
         own = "ids", *_OF_LABELS, "separator", "decimal"
         log = AnswerLog(path, {k: columns[k] for k in own})
         if not log.is_empty:
             log.require(("ids",))
             log.require_labels()
-        return log
-    return None
+    return log
 
 
 def _check_log(log: Any, given: argparse.Namespace) -> None:

@@ -30,9 +30,9 @@ from keras_calib.reporting.commands.terminal import (
 )
 
 _DESCRIPTION = """\
-Makes one HTML file that says how far the confidence of a classifier can be
-trusted, from predictions of any framework: a verdict in words, metrics with
-intervals, pictures, a slider from risk to threshold.
+Says how far the confidence of a classifier can be trusted, from predictions of
+any framework: a verdict and numbers with intervals on the terminal, and with
+--out one HTML file that has pictures and a slider from risk to threshold too.
 
 A file of predictions is one of
   .npz        arrays `labels` and `logits` or `probs`;
@@ -61,7 +61,8 @@ refused, and so are --ids that are in two of them.
 """
 _EXAMPLES = """\
 examples:
-  keras-calib report --predictions=test.parquet --out=report.html
+  keras-calib report test.parquet --out=report.html
+  keras-calib report test.parquet --fail-if='ece > 0.02'
   keras-calib report --predictions=test.csv --labels=species --probs='p_*' \\
       --decimal=, --out=report.html
   keras-calib report --predictions=test.npz --calibration=cal.npz \\
@@ -153,7 +154,7 @@ _CONTENT: Options = {
         "help": (
             "end with exit code 4 if one holds, such as 'ece > 0.02, accuracy "
             "< 0.9': metrics of what users get, after calibration if there is "
-            "any. --json and the table name them"
+            "any; another name is refused with a list of all"
         ),
     },
     "--title": {"default": "Calibration report", "help": "title of the page"},
