@@ -23,6 +23,7 @@ from keras_calib.plots.display import (
     Display,
     ModelsDisplay,
     by_model,
+    draw_band,
     plain,
 )
 from keras_calib.predictions.predictions import Predictions
@@ -92,12 +93,15 @@ class ReliabilityDisplay(_BinnedDisplay):
     votes the accuracy is their share for the prediction. With `mode="binary"`
     the diagram has the share of the second of two classes against its
     probability, as scikit-learn's calibration curve. Several models are drawn
-    as a curve each, without bars and intervals.
+    as a curve each, without bars and intervals. Seeds of a model are one curve
+    of the means of each bin that all seeds fill, with a band of one standard
+    deviation.
 
     Args:
         predictions: `Predictions` of a model; or an updated metric of
             equal-width bins or `CalibrationMetrics`, or its `bins()`. Or a list
-            of them, or a dict by the name of the model.
+            of them, or a dict by the name of the model, where a list has the
+            seeds of a model.
         num_bins: Number of bins of predictions.
         mode: `"top_label"` for the predicted class, `"binary"` for the second
             of two. A metric has its own.
@@ -110,7 +114,8 @@ class ReliabilityDisplay(_BinnedDisplay):
         ValueError: If `zoom` is out of range.
 
     Attributes:
-        models, values: `BinSums` and ECE of each model, by its name.
+        models, values: `BinSums` and ECE of each model, by its name; of seeds
+            a list of `BinSums`, and the mean ECE.
         sums, ece: Those of the model, if there is one alone.
 
     Example:
@@ -144,10 +149,16 @@ class ReliabilityDisplay(_BinnedDisplay):
         self.zoom = zoom
         self._forecast, self._rate, self._gap = _EVENTS[self.mode]
         self.values = {
-            k: float(calibration_error(x)) for k, x in self.models.items()
+            k: float(np.mean([calibration_error(x) for x in _seeds(own)]))
+            for k, own in self.models.items()
         }
         if len(self.values) == 1:
             (self.ece,) = self.values.values()
+
+    def _read(self, given: Any, mode: str) -> Any:
+        if isinstance(given, list | tuple):
+            return [self._read(x, mode) for x in given]
+        return super()._read(given, mode)
 
     @property
     def _is_overconfident(self) -> bool:
@@ -157,17 +168,27 @@ class ReliabilityDisplay(_BinnedDisplay):
         return list(figure.subplots(2, 1, height_ratios=(4, 1), sharex=True))
 
     def _draw(self, ax: Any, counts_ax: Any = None) -> None:
-        self.counts_ax_, several = counts_ax, len(self.models) > 1
+        self.counts_ax_, seeds = counts_ax, [*map(_seeds, self.models.values())]
+        several = len(seeds) > 1 or len(seeds[0]) > 1
         if several:
             title = f"{self._rate} by {self._forecast}"
             ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
-            for i, (name, sums) in enumerate(self.models.items()):
-                filled = sums.weight > 0
+            for i, (name, own) in enumerate(
+                zip(self.models, seeds, strict=True)
+            ):
+                filled = np.all([x.weight > 0 for x in own], axis=0)
+                x = np.mean([x.mean_confidence[filled] for x in own], axis=0)
+                rates = [x.accuracy[filled] for x in own]
+                y, style = np.mean(rates, axis=0), self._style(i)
+                told = f"ECE {self.values[name]:.4f}"
+                if len(own) > 1:
+                    spread = np.std(rates, axis=0, ddof=1)
+                    draw_band(ax, x, y - spread, y + spread, style["color"])
+                    told += f", {len(own)} seeds"
                 ax.plot(
-                    sums.mean_confidence[filled],
-                    sums.accuracy[filled],
-                    label=f"{plain(name)} (ECE {self.values[name]:.4f})",
-                    **{"marker": "o", "markersize": 4, **self._style(i)},
+                    *(x, y),
+                    label=f"{plain(name)} ({told})",
+                    **{"marker": "o", "markersize": 4, **style},
                 )
         else:
             title = f"ECE {self.ece:.4f}, {self._rate} {self.accuracy:.4f}"
@@ -196,24 +217,26 @@ class ReliabilityDisplay(_BinnedDisplay):
         bottom = ax if counts_ax is None else counts_ax
         bottom.set_xlabel(self._forecast)
         if counts_ax is not None:
-            for i, sums in enumerate(self.models.values()):
-                num_bins = len(sums.weight)
+            weights = [
+                np.mean([x.weight for x in own], axis=0) for own in seeds
+            ]
+            for i, weight in enumerate(weights):
+                num_bins = len(weight)
                 edges = np.linspace(0.0, 1.0, num_bins + 1)
                 if several:
                     color = self._style(i)["color"]
-                    counts_ax.stairs(sums.weight, edges, color=color)
+                    counts_ax.stairs(weight, edges, color=color)
                 else:
                     counts_ax.bar(
                         (edges[:-1] + edges[1:]) / 2,
-                        sums.weight,
+                        weight,
                         width=0.9 / num_bins,
                         color=self._look.color or BLUE,
                     )
             counts_ax.set_ylabel("samples (log)")
             counts_ax.set_yscale("symlog", linthresh=1)
             counts_ax.set_ylim(bottom=0)
-            most = max(float(x.weight.max()) for x in self.models.values())
-            most = max(most, 1.0)
+            most = max(1.0, *(float(x.max()) for x in weights))
             decades = math.floor(math.log10(most))
             ticks = sorted({0, 10 ** (decades // 2), 10**decades})
             counts_ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
@@ -362,6 +385,11 @@ class ConfidenceDisplay(_BinnedDisplay):
                 linewidth=1.2,
                 label=f"{label} {value:.4f}",
             )
+
+
+def _seeds(own: Any) -> list[BinSums]:
+    """The sums of each seed of a model, or those of the one that there is."""
+    return own if isinstance(own, list) else [own]
 
 
 def _wrong_in(sums: BinSums) -> np.ndarray:
