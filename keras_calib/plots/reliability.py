@@ -183,7 +183,9 @@ class ReliabilityDisplay(_BinnedDisplay):
                 told = f"ECE {self.values[name]:.4f}"
                 if len(own) > 1:
                     spread = np.std(rates, axis=0, ddof=1)
-                    draw_band(ax, x, y - spread, y + spread, style["color"])
+                    ends = x, y - spread, y + spread
+                    label = None if i else "standard deviation of seeds"
+                    draw_band(ax, *ends, style["color"], label)
                     told += f", {len(own)} seeds"
                 ax.plot(
                     *(x, y),

@@ -126,7 +126,8 @@ class RiskCoverageDisplay(Display):
             highest = max(highest, float(curve.risk[settled].max()))
             if name in bands:
                 low, high = bands[name]
-                label = "95 % interval" if name in self.counts else None
+                label = "standard deviation of seeds"
+                label = "95 % interval" if name in self.counts else label
                 label = None if i else label
                 color = style["color"]
                 draw_band(ax, curve.coverage, low, high, color, label)
