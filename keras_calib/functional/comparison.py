@@ -191,10 +191,10 @@ def p_over_seeds(
         seeds); Welch, The Generalization of 'Student's' Problem, Biometrika
         1947, https://doi.org/10.1093/biomet/34.1-2.28 (degrees of freedom)
     """
-    difference, count = abs(np.mean(a) - np.mean(b)), len(a)
-    one, several = sorted((count, len(b)))
-    if not np.isfinite(difference) or (one == 1 and several > 1):
+    count, (one, several) = len(a), sorted((len(a), len(b)))
+    if not np.isfinite([*a, *b]).all() or (one == 1 and several > 1):
         return np.nan
+    difference = abs(np.mean(a) - np.mean(b))
     rows, seeds, freedom = 0.0, 0.0, 1.0
     if several > 1:
         parts = [

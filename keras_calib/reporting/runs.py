@@ -27,7 +27,7 @@ from keras_calib.functional.comparison import (
 from keras_calib.functional.group_table import holm
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_in, check_integer
-from keras_calib.inputs.given_metrics import get, of_predictions, told_key
+from keras_calib.inputs.given_metrics import of_predictions, told_key
 from keras_calib.inputs.top_label import top_of_arrays
 from keras_calib.metrics.registry import QUANTITIES, Rank, mode_of
 from keras_calib.numerics.arrays import as_array
@@ -39,7 +39,8 @@ _LOSSES: dict[str, Callable] = {
     "nll": partial(losses_of_rows, log_losses),
     "brier_score": brier_losses_of_rows,
 }
-_TOP1 = {*QUANTITIES} - {*_LOSSES, "objectness_deviation", "ecce_maximum"}
+_TOP1 = {k for k, x in QUANTITIES.items() if not getattr(x, "point", None)}
+_TOP1 -= {*_LOSSES, "objectness_deviation", "ecce_maximum"}
 _ARROWS = {"min": " ↓", "max": " ↑", None: ""}
 _LATEX = {x: f"\\{x}" for x in "&%$#_{}"}
 _LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\^{}"}
@@ -91,11 +92,11 @@ class Runs(Result):
             metrics have one name, or `paired` runs have no partner.
 
     Attributes:
-        table: Columns by name: `model`, `metric`, number of `seeds` and of
-            those that have a value, `mean`, `sd`, whether it is the `best`,
-            `difference` to the best or baseline, `p_value`, `p_holm`, and
-            whether it is `marked`: not shown to be worse than the best, or
-            shown to differ from the baseline.
+        table: Columns by name: `metric`, `model`, number of `seeds` that have
+            a value, `mean`, `sd`, whether it is the `best`, `difference` to
+            the best or baseline, over pairs if `paired`, `p_value`, `p_holm`,
+            `text`, and whether it is `marked`: not shown to be worse than the
+            best, or shown to differ from the baseline.
         values: Value of each seed, by metric and model.
         predictions: As given, or None.
         legend: What the marks mean, and the test.
@@ -319,7 +320,7 @@ class Runs(Result):
         rows: list[dict[str, Any]] = []
         for i, (metric, own) in enumerate(values.items()):
             of_metric = None if drawn is None else drawn[:, i]
-            test = partial(_p_of, own, seeds, of_metric, counts, paired)
+            test = partial(_test, own, seeds, of_metric, counts, paired)
             for row in _rows(own, modes.get(metric), baseline, test, of_metric):
                 p = row["p_holm"]
                 marked = p <= alpha if baseline else p > alpha
@@ -336,15 +337,20 @@ def _rows(
     own: dict[str, np.ndarray],
     mode: str | None,
     baseline: str | None,
-    test: Callable[[str, str], float],
+    test: Callable[[str, str], tuple[float, float]],
     drawn: np.ndarray | None,
 ) -> list[dict[str, Any]]:
     """The rows of the table of a metric, a model each."""
     kept = {k: x[~np.isnan(x)] for k, x in own.items()}
-    mean, sd = (
-        {k: f(x) if len(x) > least else math.nan for k, x in kept.items()}
-        for least, f in ((0, np.mean), (1, partial(np.std, ddof=1)))
-    )
+    mean = {
+        k: float(np.mean(x)) if len(x) else math.nan for k, x in kept.items()
+    }
+    sd = {
+        k: float(np.std(x, ddof=1))
+        if len(x) > 1 and np.isfinite(x).all()
+        else math.nan
+        for k, x in kept.items()
+    }
     values = [x for x in mean.values() if not math.isnan(x)]
     best = math.nan
     if mode and values:
@@ -352,8 +358,8 @@ def _rows(
     is_best = {k: math.isclose(x, best, rel_tol=1e-12) for k, x in mean.items()}
     first = baseline or next((k for k in own if is_best[k]), None)
     pairs = itertools.combinations(own, 2) if first else ()
-    p = {x: test(*x) for x in pairs if baseline in (None, *x)}
-    corrected = dict(zip(p, holm([*p.values()]), strict=True))
+    found = {x: test(*x) for x in pairs if baseline in (None, *x)}
+    p = dict(zip(found, holm([x[1] for x in found.values()]), strict=True))
     errors = [x for x in sd.values() if x > 0.0]
     if drawn is not None and not errors:
         errors = [*np.std(drawn, axis=0)]
@@ -364,10 +370,13 @@ def _rows(
         digits = min(max(1 - math.floor(math.log10(error)), 0), 8)
     rows = []
     for k, x in mean.items():
-        pair = (first, k) if (first, k) in p else (k, first)
+        sign, pair = (
+            (1.0, (k, first)) if (k, first) in p else (-1.0, (first, k))
+        )
+        difference, p_value = found.get(pair, (math.nan, math.nan))
         text = "-" if math.isnan(x) else f"{x:.{digits}f}"
         text += f" ± {sd[k]:.{digits}f}" if len(kept[k]) > 1 else ""
-        if len(kept[k]) < len(own[k]):
+        if 0 < len(kept[k]) < len(own[k]):
             text += f" ({len(kept[k])} of {len(own[k])})"
         rows.append(
             {
@@ -376,16 +385,16 @@ def _rows(
                 "mean": x,
                 "sd": sd[k],
                 "best": is_best[k],
-                "difference": x - mean[first] if first else math.nan,
-                "p_value": p.get(pair, math.nan),
-                "p_holm": corrected.get(pair, math.nan),
+                "difference": sign * difference,
+                "p_value": p_value,
+                "p_holm": p.get(pair, math.nan),
                 "text": text,
             }
         )
     return rows
 
 
-def _p_of(
+def _test(
     own: dict[str, np.ndarray],
     seeds: dict[str, list],
     drawn: np.ndarray | None,
@@ -393,22 +402,24 @@ def _p_of(
     paired: bool,
     a: str,
     b: str,
-) -> float:
-    """The p-value of two models, from the seeds that have a value."""
+) -> tuple[float, float]:
+    """Difference and p-value of two models, of seeds that have a value."""
     x, y = (dict(zip(seeds[k], own[k], strict=True)) for k in (a, b))
     x, y = ({k: v for k, v in z.items() if not math.isnan(v)} for z in (x, y))
     if paired:
         x, y = ({k: z[k] for k in x if k in y} for z in (x, y))
     if not x or not y:
-        return math.nan
+        return math.nan, math.nan
     covariance = None
     if drawn is not None:
         runs = [(model, k) for model, ids in seeds.items() for k in ids]
         used = [*((a, k) for k in x), *((b, k) for k in y)]
         found = drawn[:, [runs.index(run) for run in used]]
         covariance = np.cov(found[np.isfinite(found).all(axis=1)].T)
-    values = (np.array([*z.values()]) for z in (x, y))
-    return p_over_seeds(*values, covariance, *counts[-1:], paired=paired)
+    first, second = (np.array([*z.values()]) for z in (x, y))
+    difference = float(first.mean()) - float(second.mean())
+    options = covariance, *counts[-1:]
+    return difference, p_over_seeds(first, second, *options, paired=paired)
 
 
 def _named(metrics: Any) -> dict[str, tuple[Callable, str | None]]:
@@ -451,13 +462,12 @@ def _function(metric: Any, key: str | None, p: Predictions) -> Callable:
         losses = _LOSSES[key](read, "float64")
         losses = losses if mask is None else np.where(mask, losses, 0.0)
         return lambda x: float(np.average(losses, weights=flat(x)))
-    top, quantity, options = top_of_arrays(read), QUANTITIES[key], {}
+    top = top_of_arrays(read)
     sure = top.confidence
-    if isinstance(quantity, Rank):
+    if isinstance(QUANTITIES[key], Rank):
         sure = np.unique(top.score, return_inverse=True)[1] / len(top.score)
-        options = quantity.at(get(key))
     log = Predictions(correct=top.correct, confidence=sure)
-    value = of_predictions("metrics", key, log, options)
+    value = of_predictions("metrics", key, log, {})
     return lambda x: value(flat(x))
 
 
