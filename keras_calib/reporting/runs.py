@@ -353,7 +353,7 @@ def _rows(
     }
     values = [x for x in mean.values() if not math.isnan(x)]
     best = math.nan
-    if mode and values:
+    if mode and len(values) > 1:
         best = min(values) if mode == "min" else max(values)
     is_best = {k: math.isclose(x, best, rel_tol=1e-12) for k, x in mean.items()}
     first = baseline or next((k for k in own if is_best[k]), None)
@@ -376,7 +376,7 @@ def _rows(
         difference, p_value = found.get(pair, (math.nan, math.nan))
         text = "-" if math.isnan(x) else f"{x:.{digits}f}"
         text += f" ± {sd[k]:.{digits}f}" if len(kept[k]) > 1 else ""
-        if 0 < len(kept[k]) < len(own[k]):
+        if len(kept[k]) < len(own[k]):
             text += f" ({len(kept[k])} of {len(own[k])})"
         rows.append(
             {
@@ -385,7 +385,7 @@ def _rows(
                 "mean": x,
                 "sd": sd[k],
                 "best": is_best[k],
-                "difference": sign * difference,
+                "difference": sign * difference + 0.0,
                 "p_value": p_value,
                 "p_holm": p.get(pair, math.nan),
                 "text": text,

@@ -266,7 +266,7 @@ def test_ties_gaps_and_infinities():
     assert rows["b"]["p_value"] == 1.0 and rows["b"]["marked"]
     assert rows["c"]["text"] == "0.50 ± 0.14 (2 of 3)"
     assert rows["c"]["seeds"] == 2 and not np.isnan(rows["c"]["p_value"])
-    assert rows["d"]["text"] == "-" and not rows["d"]["marked"]
+    assert rows["d"]["text"] == "- (0 of 3)" and not rows["d"]["marked"]
     assert np.isnan(row_of(found, "nll", "b")["p_value"])
     # Without any noise they differ.
     assert row_of(found, "nll", "c")["p_value"] < 0.05
