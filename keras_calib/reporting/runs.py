@@ -30,7 +30,6 @@ from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.inputs.given_metrics import of_predictions, told_key
 from keras_calib.inputs.top_label import top_of_arrays
 from keras_calib.metrics.registry import QUANTITIES, Rank, mode_of
-from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.results import Result
 from keras_calib.predictions.predictions import Predictions
 
@@ -52,22 +51,20 @@ _LATEX |= {"\0": r"\textbf{", "\1": "}"}
 class Runs(Result):
     """Compare models that were trained with several seeds each.
 
-    Use it for the table of a paper: the mean and the standard deviation of
-    each metric over seeds, the best model, and those that are not shown to be
-    worse. Print it, or take `to_markdown`, `to_latex`, `to_csv` or `to_frame`.
+    Use it for the table of a paper: mean and standard deviation of each metric
+    over seeds, the best model, and those that are not shown to be worse. Print
+    it, or take `to_markdown`, `to_latex`, `to_csv` or `to_frame`.
     `ReliabilityDisplay(runs.predictions)` and `RiskCoverageDisplay` draw means
     with bands over seeds.
 
-    Another training differs by its seed, and another test set by its rows.
-    The test of two models counts both. Its variance is that of means over
-    seeds, as in Welch's t-test, and the covariance over rows of different
-    seeds, from a bootstrap that repeats the same rows for all runs. Without
-    predictions it is Welch's t-test, about these test rows. With one seed each
-    it is about these trainings.
+    Another training differs by its seed, and another test set by its rows. The
+    t-test of two models counts both: the variance of each mean over seeds as
+    Welch's, and the covariance over rows of different seeds, by a bootstrap
+    that repeats the same rows for all. Results of a table are tested over
+    seeds alone, and one seed each over rows alone.
 
-    The best model of a metric was chosen by the data. So Holm's correction
-    counts all pairs of models of the metric, whichever is the best. It does
-    not count metrics.
+    The data chose the best model. So Holm's correction counts all pairs of
+    models of a metric, whichever is the best. It does not count metrics.
 
     Args:
         predictions: `{model: [Predictions of a seed, ...]}`, all of the same
@@ -78,9 +75,10 @@ class Runs(Result):
         modes: `"min"`, `"max"` or None by the name of a metric, if this
             library does not know which is better.
         paired: Whether seeds at the same place of two models belong together,
-            as with the same initial weights and order of the data.
+            as with the same initial weights and order of the data. Others are
+            left out of the test.
         baseline: Model that each other one is compared with, in place of the
-            best. Holm's correction then counts these comparisons.
+            best. Holm's correction then counts these pairs.
         level: 1 less the probability that a metric has a false difference.
         num_draws: Number of replicates of the bootstrap, at least 2.
         seed: Seed of the replicates.
@@ -88,8 +86,8 @@ class Runs(Result):
 
     Raises:
         TypeError: If a run is no `Predictions`, or a metric is none.
-        ValueError: If runs are not of the same rows, there is no run, two
-            metrics have one name, or `paired` runs have no partner.
+        ValueError: If runs are not of the same rows, there is no run, or two
+            metrics have one name.
 
     Attributes:
         table: Columns by name: `metric`, `model`, number of `seeds` that have
@@ -97,9 +95,10 @@ class Runs(Result):
             the best or baseline, over pairs if `paired`, `p_value`, `p_holm`,
             `text`, and whether it is `marked`: not shown to be worse than the
             best, or shown to differ from the baseline.
-        values: Value of each seed, by metric and model.
-        predictions: As given, or None.
+        values: Value of each seed, NaN for none, by metric and model.
+        modes: Whether the least or the largest value is best, by metric.
         legend: What the marks mean, and the test.
+        predictions: As given, or None.
 
     Example:
 
@@ -138,20 +137,21 @@ class Runs(Result):
         verbose: str | int = "auto",
     ):
         check_integer("num_draws", num_draws, 2)
-        if not all(type(x) in (list, tuple) for x in predictions.values()):
+        kinds = {k: type(x).__name__ for k, x in predictions.items()}
+        if not {*kinds.values()} <= {"list", "tuple"}:
             raise type_error(
                 "`predictions` must be a dict of lists of `Predictions`, one "
                 "for each seed",
-                predictions={k: type(x) for k, x in predictions.items()},
+                predictions=kinds,
             )
+        if not predictions or not all(predictions.values()):
+            rule = "`predictions` must have models with a run each"
+            raise value_error(rule, predictions=predictions)
         runs = {
             f"{model}[{i}]": p
             for model, own in predictions.items()
             for i, p in enumerate(own)
         }
-        if not runs or not all(predictions.values()):
-            rule = "`predictions` must have models with a run each"
-            raise value_error(rule, predictions=predictions)
         check_same_rows(runs)
         first, *_ = given = [*runs.values()]
         if metrics is None:
@@ -159,23 +159,20 @@ class Runs(Result):
             metrics = [x for x in _DEFAULT if not (is_log and x in _LOSSES)]
         named = _named(metrics)
         functions = [f(p) for f, _ in named.values() for p in given]
-        found = np.array([f(first.sample_weight) for f in functions])
+        found = np.array([[f(first.sample_weight) for f in functions]])
         drawn = replicates(functions, given, num_draws, seed)
-        shape = len(named), len(runs)
-        ends = np.cumsum([len(x) for x in predictions.values()])[:-1]
-        values = {
-            name: dict(zip(predictions, np.split(row, ends), strict=True))
-            for name, row in zip(named, found.reshape(shape), strict=True)
-        }
+        sizes = np.array([*map(len, predictions.values())])
+        ran = np.arange(sizes.max()) < sizes[:, None]
+        # Of the data, and of the replicates.
+        both = np.full((1 + num_draws, len(named), *ran.shape), np.nan)
+        shape = -1, len(named), len(given)
+        both[:, :, ran] = np.concatenate([found, drawn]).reshape(shape)
+        known = {k: mode for k, (_, mode) in named.items()} | {**(modes or {})}
         units = [len({*p.units}) for p in given if p.units is not None]
-        self._set(
-            values,
-            {k: mode for k, (_, mode) in named.items()} | {**(modes or {})},
-            {k: [*range(len(x))] for k, x in predictions.items()},
-            (paired, baseline, level),
-            drawn.reshape(-1, *shape),
-            (len(first), *units)[:2],
-        )
+        counts = len(first), *units[:1]
+        options = {"paired": paired, "baseline": baseline, "level": level}
+        told = [*predictions], ran, counts, known
+        vars(self).update(_compared([*named], both, *told, **options))
         vars(self)["predictions"] = predictions
 
     @classmethod
@@ -211,7 +208,7 @@ class Runs(Result):
         columns, where = _columns_of(table), dict(where or {})
         models = [model] if isinstance(model, str) else [*model]
         if metrics is None:
-            metrics = [x for x in _DEFAULT if x in columns] or [*_DEFAULT]
+            metrics = [x for x in _DEFAULT if x in columns] or _DEFAULT
         for name in (*models, seed, *metrics, *where):
             check_in("table", name, [*columns])
         found: dict[str, dict[str, list[float]]] = {}
@@ -230,18 +227,15 @@ class Runs(Result):
             own[str(row[seed])] = [_number(row[k], k, number) for k in metrics]
         if not found:
             raise value_error("`where` must leave a row", where=where)
-        made = cls.__new__(cls)
-        made._set(
-            {
-                name: {
-                    k: np.array([*x.values()])[:, i] for k, x in found.items()
-                }
-                for i, name in enumerate(metrics)
-            },
-            {k: mode_of(k) for k in metrics} | {**(modes or {})},
-            {k: [*x] for k, x in found.items()},
-            (paired, baseline, level),
-        )
+        seeds = dict.fromkeys(x for own in found.values() for x in own)
+        nothing = [math.nan] * len(metrics)
+        values = [[x.get(k, nothing) for k in seeds] for x in found.values()]
+        ran = np.array([[k in x for k in seeds] for x in found.values()])
+        known = {k: mode_of(k) for k in metrics} | {**(modes or {})}
+        options = {"paired": paired, "baseline": baseline, "level": level}
+        made, told = cls.__new__(cls), ([*found], ran, (), known)
+        both = np.moveaxis(np.array(values), -1, 0)[None]
+        vars(made).update(_compared([*metrics], both, *told, **options))
         return made
 
     def to_markdown(
@@ -299,128 +293,6 @@ class Runs(Result):
             line.append(text)
         return [*lines.values()]
 
-    def _set(
-        self,
-        values: dict[str, dict[str, np.ndarray]],
-        modes: dict[str, str | None],
-        seeds: dict[str, list],
-        options: tuple[bool, str | None, float],
-        drawn: np.ndarray | None = None,
-        counts: tuple[int, ...] = (),
-    ) -> None:
-        """Sets the fields: `drawn` has replicates `(draws, metrics, runs)`."""
-        paired, baseline, level = options
-        alpha, sizes = 2.0 * tail_of(level), [*map(len, seeds.values())]
-        check_in("baseline", baseline, [*seeds, None])
-        for mode in modes.values():
-            check_in("modes", mode, [*_ARROWS])
-        if paired and drawn is not None and len({*sizes}) > 1:
-            rule = "`paired` must be False for different numbers of seeds"
-            raise value_error(rule, seeds=dict(zip(seeds, sizes, strict=True)))
-        rows: list[dict[str, Any]] = []
-        for i, (metric, own) in enumerate(values.items()):
-            of_metric = None if drawn is None else drawn[:, i]
-            test = partial(_test, own, seeds, of_metric, counts, paired)
-            for row in _rows(own, modes.get(metric), baseline, test, of_metric):
-                p = row["p_holm"]
-                marked = p <= alpha if baseline else p > alpha
-                rows.append({"metric": metric, **row, "marked": marked})
-        vars(self).update(
-            table={k: np.array([x[k] for x in rows]) for k in rows[0]},
-            values=values,
-            modes={k: modes.get(k) for k in values},
-            legend=_legend(sizes, counts, paired, baseline, alpha),
-        )
-
-
-def _rows(
-    own: dict[str, np.ndarray],
-    mode: str | None,
-    baseline: str | None,
-    test: Callable[[str, str], tuple[float, float]],
-    drawn: np.ndarray | None,
-) -> list[dict[str, Any]]:
-    """The rows of the table of a metric, a model each."""
-    kept = {k: x[~np.isnan(x)] for k, x in own.items()}
-    mean = {
-        k: float(np.mean(x)) if len(x) else math.nan for k, x in kept.items()
-    }
-    sd = {
-        k: float(np.std(x, ddof=1))
-        if len(x) > 1 and np.isfinite(x).all()
-        else math.nan
-        for k, x in kept.items()
-    }
-    values = [x for x in mean.values() if not math.isnan(x)]
-    best = math.nan
-    if mode and len(values) > 1:
-        best = min(values) if mode == "min" else max(values)
-    is_best = {k: math.isclose(x, best, rel_tol=1e-12) for k, x in mean.items()}
-    first = baseline or next((k for k in own if is_best[k]), None)
-    pairs = itertools.combinations(own, 2) if first else ()
-    found = {x: test(*x) for x in pairs if baseline in (None, *x)}
-    p = dict(zip(found, holm([x[1] for x in found.values()]), strict=True))
-    errors = [x for x in sd.values() if x > 0.0]
-    if drawn is not None and not errors:
-        errors = [*np.std(drawn, axis=0)]
-    error = float(np.median(errors)) if errors else 0.0
-    digits = 4
-    if 0.0 < error < math.inf:
-        # Two digits of the deviation.
-        digits = min(max(1 - math.floor(math.log10(error)), 0), 8)
-    rows = []
-    for k, x in mean.items():
-        sign, pair = (
-            (1.0, (k, first)) if (k, first) in p else (-1.0, (first, k))
-        )
-        difference, p_value = found.get(pair, (math.nan, math.nan))
-        text = "-" if math.isnan(x) else f"{x:.{digits}f}"
-        text += f" ± {sd[k]:.{digits}f}" if len(kept[k]) > 1 else ""
-        if len(kept[k]) < len(own[k]):
-            text += f" ({len(kept[k])} of {len(own[k])})"
-        rows.append(
-            {
-                "model": k,
-                "seeds": len(kept[k]),
-                "mean": x,
-                "sd": sd[k],
-                "best": is_best[k],
-                "difference": sign * difference + 0.0,
-                "p_value": p_value,
-                "p_holm": p.get(pair, math.nan),
-                "text": text,
-            }
-        )
-    return rows
-
-
-def _test(
-    own: dict[str, np.ndarray],
-    seeds: dict[str, list],
-    drawn: np.ndarray | None,
-    counts: tuple[int, ...],
-    paired: bool,
-    a: str,
-    b: str,
-) -> tuple[float, float]:
-    """Difference and p-value of two models, of seeds that have a value."""
-    x, y = (dict(zip(seeds[k], own[k], strict=True)) for k in (a, b))
-    x, y = ({k: v for k, v in z.items() if not math.isnan(v)} for z in (x, y))
-    if paired:
-        x, y = ({k: z[k] for k in x if k in y} for z in (x, y))
-    if not x or not y:
-        return math.nan, math.nan
-    covariance = None
-    if drawn is not None:
-        runs = [(model, k) for model, ids in seeds.items() for k in ids]
-        used = [*((a, k) for k in x), *((b, k) for k in y)]
-        found = drawn[:, [runs.index(run) for run in used]]
-        covariance = np.cov(found[np.isfinite(found).all(axis=1)].T)
-    first, second = (np.array([*z.values()]) for z in (x, y))
-    difference = float(first.mean()) - float(second.mean())
-    options = covariance, *counts[-1:]
-    return difference, p_over_seeds(first, second, *options, paired=paired)
-
 
 def _named(metrics: Any) -> dict[str, tuple[Callable, str | None]]:
     """What makes a function of `Predictions`, and the mode, by name."""
@@ -448,19 +320,15 @@ def _function(metric: Any, key: str | None, p: Predictions) -> Callable:
     if p.kind != "classes" or key not in {*_LOSSES, *_TOP1}:
         return of_predictions("metrics", key or metric, p, {})
     read, lead = standardize_arrays(p, None, drop=False), p.shape
-    mask = None if read.mask is None else np.asarray(read.mask)
+    mask = 1.0 if read.mask is None else read.mask
 
-    def flat(weight: Any) -> Any:
-        if weight is None:
-            return None if mask is None else mask.astype("float64")
-        weight = as_array(weight, "sample_weight", "float64")
+    def flat(weight: Any) -> np.ndarray:
+        weight = np.ones(len(p)) if weight is None else np.asarray(weight)
         weight = weight.reshape(weight.shape + (1,) * (len(lead) - weight.ndim))
-        weight = np.broadcast_to(weight, lead).reshape(-1)
-        return weight if mask is None else weight * mask
+        return mask * np.broadcast_to(weight, lead).reshape(-1)
 
     if key in _LOSSES:
-        losses = _LOSSES[key](read, "float64")
-        losses = losses if mask is None else np.where(mask, losses, 0.0)
+        losses = np.where(mask, _LOSSES[key](read, "float64"), 0.0)
         return lambda x: float(np.average(losses, weights=flat(x)))
     top = top_of_arrays(read)
     sure = top.confidence
@@ -491,33 +359,139 @@ def _number(cell: Any, name: str, row: int) -> float:
         ) from None
 
 
+def _compared(
+    metrics: list[str],
+    values: np.ndarray,
+    models: list[str],
+    ran: np.ndarray,
+    counts: tuple[int, ...],
+    modes: Mapping[str, str | None],
+    *,
+    paired: bool,
+    baseline: str | None,
+    level: float,
+) -> dict[str, Any]:
+    """The fields of `Runs`.
+
+    `values` are of the data and then of replicates, if there are some,
+    `(1 + draws, metrics, models, seeds)`. `ran` says which runs there are, and
+    `counts` are numbers of rows and of units.
+    """
+    alpha = 2.0 * tail_of(level)
+    check_in("baseline", baseline, [*models, None])
+    for mode in modes.values():
+        check_in("modes", mode, [*_ARROWS])
+    rows: list[dict[str, Any]] = []
+    for i, metric in enumerate(metrics):
+        own, mode = values[:, i], modes.get(metric)
+        kept = [x[~np.isnan(x)] for x in own[0]]
+        mean = [float(np.mean(x)) if len(x) else math.nan for x in kept]
+        sd = [math.nan] * len(models)
+        for k, x in enumerate(kept):
+            if len(x) > 1 and np.isfinite(x).all():
+                sd[k] = float(np.std(x, ddof=1))
+        known, best = [x for x in mean if not math.isnan(x)], math.nan
+        if mode and len(known) > 1:
+            best = min(known) if mode == "min" else max(known)
+        is_best = [math.isclose(x, best, rel_tol=1e-12) for x in mean]
+        first = models.index(baseline) if baseline else None
+        if baseline is None and True in is_best:
+            first = is_best.index(True)
+        found: dict[tuple[int, int], tuple[float, float]] = {}
+        for a, b in itertools.combinations(range(len(models)), 2):
+            if first is not None and (not baseline or first in (a, b)):
+                found[a, b] = _test(own[:, a], own[:, b], counts, paired)
+        p = dict(zip(found, holm([x for _, x in found.values()]), strict=True))
+        digits = _digits(sd)
+        for k, model in enumerate(models):
+            sign, pair = (
+                (1.0, (k, first)) if (k, first) in p else (-1.0, (first, k))
+            )
+            difference, p_value = found.get(pair, (math.nan, math.nan))
+            p_holm = p.get(pair, math.nan)
+            text = "-" if math.isnan(mean[k]) else f"{mean[k]:.{digits}f}"
+            text += "" if math.isnan(sd[k]) else f" ± {sd[k]:.{digits}f}"
+            if len(kept[k]) < ran[k].sum():
+                text += f" ({len(kept[k])} of {ran[k].sum()})"
+            rows.append(
+                {
+                    "metric": metric,
+                    "model": model,
+                    "seeds": len(kept[k]),
+                    "mean": mean[k],
+                    "sd": sd[k],
+                    "best": is_best[k],
+                    "difference": difference,
+                    "p_value": p_value,
+                    "p_holm": p_holm,
+                    "text": text,
+                    "marked": p_holm <= alpha if baseline else p_holm > alpha,
+                }
+            )
+    return {
+        "table": {k: np.array([x[k] for x in rows]) for k in rows[0]},
+        "values": {
+            metric: {k: x[y] for k, x, y in zip(models, own, ran, strict=True)}
+            for metric, own in zip(metrics, values[0], strict=True)
+        },
+        "modes": {k: modes.get(k) for k in metrics},
+        "legend": _legend(ran.sum(axis=1), counts, paired, baseline, alpha),
+    }
+
+
+def _test(
+    a: np.ndarray, b: np.ndarray, counts: tuple[int, ...], paired: bool
+) -> tuple[float, float]:
+    """Difference and p-value of two models `(1 + draws, seeds)`."""
+    kept = [~np.isnan(x[0]) for x in (a, b)]
+    if paired:
+        kept = [kept[0] & kept[1]] * 2
+    a, b = (x[:, some] for x, some in zip((a, b), kept, strict=True))
+    if not a.size or not b.size:
+        return math.nan, math.nan
+    difference, covariance = float(a[0].mean()) - float(b[0].mean()), None
+    if counts:
+        drawn = np.concatenate([a, b], axis=1)[1:]
+        covariance = np.cov(drawn[np.isfinite(drawn).all(axis=1)].T)
+    options = covariance, *counts[-1:]
+    return difference, p_over_seeds(a[0], b[0], *options, paired=paired)
+
+
+def _digits(deviations: list[float]) -> int:
+    """Decimals that show two digits of the median deviation, or four."""
+    found = [x for x in deviations if x > 0.0]
+    if not found:
+        return 4
+    return min(max(1 - math.floor(math.log10(np.median(found))), 0), 8)
+
+
 def _legend(
-    seeds: list[int],
+    seeds: np.ndarray,
     counts: tuple[int, ...],
     paired: bool,
     baseline: str | None,
     alpha: float,
 ) -> str:
     """What the cells and marks mean, and which test they are of."""
-    least, most, models = min(seeds), max(seeds), len(seeds)
-    number = f"{least}" if least == most else f"{least} to {most}"
+    number = " to ".join(f"{x}" for x in sorted({seeds.min(), seeds.max()}))
     told = f"Mean ± standard deviation over {number} seeds"
-    told = "One seed each" if most == 1 else told
-    if counts:
-        units = f" of {counts[-1]:,} units" if len(counts) > 1 else ""
-        told += f", {counts[0]:,} test rows{units}"
-    told += ". Bold: best."
-    pairs = models - 1 if baseline else models * (models - 1) // 2
-    if not pairs or (most == 1 and not counts):
-        return told
-    mark = f"differs from {baseline} (p <=" if baseline else ""
-    mark = mark or "not shown to be worse (p >"
     test = "a t-test of pairs" if paired else "Welch's t-test"
-    test += " over seeds" + (" and rows" if counts else ", on these rows")
-    if most == 1:
+    test += f" over seeds{' and rows' if counts else ', on these rows'}"
+    if number == "1":
+        told = "One seed each"
         test = "a bootstrap of rows, without the differences of seeds"
-    told += f" †: {mark} {alpha:g}) by {test}"
-    return f"{told}; Holm's correction for {pairs} pairs of a metric."
+    told += f", {counts[0]:,} test rows" if counts else ""
+    told += f" of {counts[1]:,} units" if counts[1:] else ""
+    pairs = len(seeds) - 1
+    pairs = pairs if baseline else pairs * len(seeds) // 2
+    if not pairs or (number == "1" and not counts):
+        return f"{told}. Bold: best."
+    mark = "not shown to be worse (p >"
+    mark = f"differs from {baseline} (p <=" if baseline else mark
+    return (
+        f"{told}. Bold: best. †: {mark} {alpha:g}) by {test}; Holm's "
+        f"correction for {pairs} pairs of a metric."
+    )
 
 
 def _latex(text: str) -> str:

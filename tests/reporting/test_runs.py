@@ -315,8 +315,6 @@ def test_what_does_not_go_together_is_refused(models):
     for empty in ({}, {"a": []}):
         with pytest.raises(ValueError, match="must have models with a run"):
             Runs(empty)
-    with pytest.raises(ValueError, match="`paired` must be False"):
-        Runs({"a": [a], "b": [a, b]}, ["ece"], paired=True, num_draws=2)
     with pytest.raises(ValueError, match="must have different names"):
         Runs({"a": [a]}, ["ece", kc.ece])
     with pytest.raises(ValueError, match="`baseline` must be one of"):
