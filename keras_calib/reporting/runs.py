@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from types import SimpleNamespace
+from typing import Annotated, Any, Self, TypedDict, Unpack
 
 import numpy as np
 
@@ -26,8 +27,14 @@ from keras_calib.functional.comparison import (
 )
 from keras_calib.functional.group_table import holm
 from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.inputs.checks import (
+    check_flag,
+    check_in,
+    check_integer,
+    check_keys,
+)
 from keras_calib.inputs.given_metrics import of_predictions, told_key
+from keras_calib.inputs.options import explaining, filled
 from keras_calib.inputs.top_label import top_of_arrays
 from keras_calib.metrics.registry import QUANTITIES, Rank, mode_of
 from keras_calib.numerics.results import Result
@@ -48,6 +55,27 @@ _LATEX |= {"↓": r"$\downarrow$", "↑": r"$\uparrow$"}
 _LATEX |= {"\0": r"\textbf{", "\1": "}"}
 
 
+class RunsOptions(TypedDict, total=False):
+    """How models are compared over seeds.
+
+    Attributes:
+        modes: `"min"`, `"max"` or None by the name of a metric, if this
+            library does not know which is better.
+        paired: Whether seeds at the same place of two models belong together,
+            as with the same initial weights and order of the data. Others are
+            left out of the test.
+        baseline: Model that each other one is compared with, in place of the
+            best. Holm's correction then counts these pairs.
+        level: 1 less the probability that a metric has a false difference.
+    """
+
+    modes: Mapping[str, str | None] | None
+    paired: Annotated[bool, False]
+    baseline: str | None
+    level: Annotated[float, 0.95]
+
+
+@explaining(RunsOptions)
 class Runs(Result):
     """Compare models that were trained with several seeds each.
 
@@ -58,10 +86,10 @@ class Runs(Result):
     with bands over seeds.
 
     Another training differs by its seed, and another test set by its rows. The
-    t-test of two models counts both: the variance of each mean over seeds as
-    Welch's, and the covariance over rows of different seeds, by a bootstrap
-    that repeats the same rows for all. Results of a table are tested over
-    seeds alone, and one seed each over rows alone.
+    t-test of two models counts both. It has the variance of each mean over
+    seeds, as Welch's, and the covariance of different seeds over rows, by a
+    bootstrap that repeats the same rows for all. Results of a table are tested
+    over seeds alone, and one seed each over rows alone.
 
     The data chose the best model. So Holm's correction counts all pairs of
     models of a metric, whichever is the best. It does not count metrics.
@@ -72,17 +100,10 @@ class Runs(Result):
         metrics: Keys, functions, metric classes or new objects, as
             `keras_calib.metrics.get` takes them. By default accuracy, ECE, NLL
             and AURC, of those that there are.
-        modes: `"min"`, `"max"` or None by the name of a metric, if this
-            library does not know which is better.
-        paired: Whether seeds at the same place of two models belong together,
-            as with the same initial weights and order of the data. Others are
-            left out of the test.
-        baseline: Model that each other one is compared with, in place of the
-            best. Holm's correction then counts these pairs.
-        level: 1 less the probability that a metric has a false difference.
         num_draws: Number of replicates of the bootstrap, at least 2.
         seed: Seed of the replicates.
         verbose: As in `compare`.
+        **options: How they are compared:
 
     Raises:
         TypeError: If a run is no `Predictions`, or a metric is none.
@@ -90,11 +111,11 @@ class Runs(Result):
             metrics have one name.
 
     Attributes:
-        table: Columns by name: `metric`, `model`, number of `seeds` that have
-            a value, `mean`, `sd`, whether it is the `best`, `difference` to
-            the best or baseline, over pairs if `paired`, `p_value`, `p_holm`,
-            `text`, and whether it is `marked`: not shown to be worse than the
-            best, or shown to differ from the baseline.
+        table: Columns by name. `mean` and `sd` are of the `seeds` that have a
+            value, and `text` shows both. `difference` is to the `best` or the
+            baseline, over pairs if `paired`, with `p_value` and `p_holm`.
+            Those `marked` are not shown to be worse than the best, or they
+            differ from the baseline.
         values: Value of each seed, NaN for none, by metric and model.
         modes: Whether the least or the largest value is best, by metric.
         legend: What the marks mean, and the test.
@@ -128,14 +149,12 @@ class Runs(Result):
         predictions: Mapping[str, Sequence[Predictions]],
         metrics: Sequence[Any] | None = None,
         *,
-        modes: Mapping[str, str | None] | None = None,
-        paired: bool = False,
-        baseline: str | None = None,
-        level: float = 0.95,
         num_draws: int = 200,
         seed: int = 0,
         verbose: str | int = "auto",
+        **options: Unpack[RunsOptions],
     ):
+        given = filled("Runs", options, RunsOptions)
         check_integer("num_draws", num_draws, 2)
         kinds = {k: type(x).__name__ for k, x in predictions.items()}
         if not {*kinds.values()} <= {"list", "tuple"}:
@@ -153,26 +172,24 @@ class Runs(Result):
             for i, p in enumerate(own)
         }
         check_same_rows(runs)
-        first, *_ = given = [*runs.values()]
+        first, *_ = every = [*runs.values()]
         if metrics is None:
             is_log = first.kind == "records"
             metrics = [x for x in _DEFAULT if not (is_log and x in _LOSSES)]
         named = _named(metrics)
-        functions = [f(p) for f, _ in named.values() for p in given]
+        functions = [f(p) for f, _ in named.values() for p in every]
         found = np.array([[f(first.sample_weight) for f in functions]])
-        drawn = replicates(functions, given, num_draws, seed)
+        drawn = replicates(functions, every, num_draws, seed)
         sizes = np.array([*map(len, predictions.values())])
         ran = np.arange(sizes.max()) < sizes[:, None]
         # Of the data, and of the replicates.
         both = np.full((1 + num_draws, len(named), *ran.shape), np.nan)
-        shape = -1, len(named), len(given)
+        shape = -1, len(named), len(every)
         both[:, :, ran] = np.concatenate([found, drawn]).reshape(shape)
-        known = {k: mode for k, (_, mode) in named.items()} | {**(modes or {})}
-        units = [len({*p.units}) for p in given if p.units is not None]
-        counts = len(first), *units[:1]
-        options = {"paired": paired, "baseline": baseline, "level": level}
-        told = [*predictions], ran, counts, known
-        vars(self).update(_compared([*named], both, *told, **options))
+        known = {k: mode for k, (_, mode) in named.items()}
+        units = [len({*p.units}) for p in every if p.units is not None]
+        told = [*predictions], ran, (len(first), *units[:1])
+        vars(self).update(_compared(known, both, *told, given))
         vars(self)["predictions"] = predictions
 
     @classmethod
@@ -184,10 +201,7 @@ class Runs(Result):
         model: str | Sequence[str] = "model",
         seed: str = "seed",
         where: Mapping[str, Any] | None = None,
-        modes: Mapping[str, str | None] | None = None,
-        paired: bool = False,
-        baseline: str | None = None,
-        level: float = 0.95,
+        **options: Unpack[RunsOptions],
     ) -> Self:
         """The same of finished results, a row for each run.
 
@@ -199,7 +213,7 @@ class Runs(Result):
             model: Column of the model, or several that name it together.
             seed: Column of the seed, by which `paired` runs find each other.
             where: Value of a column that rows must have, by its name.
-            modes, paired, baseline, level: As of `Runs`.
+            **options: As of `Runs`.
 
         Raises:
             ValueError: If a column is missing, a value is no number, or a
@@ -231,11 +245,10 @@ class Runs(Result):
         nothing = [math.nan] * len(metrics)
         values = [[x.get(k, nothing) for k in seeds] for x in found.values()]
         ran = np.array([[k in x for k in seeds] for x in found.values()])
-        known = {k: mode_of(k) for k in metrics} | {**(modes or {})}
-        options = {"paired": paired, "baseline": baseline, "level": level}
-        made, told = cls.__new__(cls), ([*found], ran, (), known)
+        made, known = cls.__new__(cls), {k: mode_of(k) for k in metrics}
         both = np.moveaxis(np.array(values), -1, 0)[None]
-        vars(made).update(_compared([*metrics], both, *told, **options))
+        given = filled("Runs", options, RunsOptions)
+        vars(made).update(_compared(known, both, [*found], ran, (), given))
         return made
 
     def to_markdown(
@@ -360,30 +373,29 @@ def _number(cell: Any, name: str, row: int) -> float:
 
 
 def _compared(
-    metrics: list[str],
+    known: dict[str, str | None],
     values: np.ndarray,
     models: list[str],
     ran: np.ndarray,
     counts: tuple[int, ...],
-    modes: Mapping[str, str | None],
-    *,
-    paired: bool,
-    baseline: str | None,
-    level: float,
+    given: SimpleNamespace,
 ) -> dict[str, Any]:
-    """The fields of `Runs`.
+    """The fields of `Runs`, of the `known` modes of metrics by name.
 
     `values` are of the data and then of replicates, if there are some,
     `(1 + draws, metrics, models, seeds)`. `ran` says which runs there are, and
     `counts` are numbers of rows and of units.
     """
-    alpha = 2.0 * tail_of(level)
+    alpha, baseline = 2.0 * tail_of(given.level), given.baseline
+    check_flag("paired", given.paired)
     check_in("baseline", baseline, [*models, None])
+    modes = known | {**(given.modes or {})}
+    check_keys("modes", modes, [*known])
     for mode in modes.values():
         check_in("modes", mode, [*_ARROWS])
     rows: list[dict[str, Any]] = []
-    for i, metric in enumerate(metrics):
-        own, mode = values[:, i], modes.get(metric)
+    for i, (metric, mode) in enumerate(modes.items()):
+        own = values[:, i]
         kept = [x[~np.isnan(x)] for x in own[0]]
         mean = [float(np.mean(x)) if len(x) else math.nan for x in kept]
         sd = [math.nan] * len(models)
@@ -397,17 +409,16 @@ def _compared(
         first = models.index(baseline) if baseline else None
         if baseline is None and True in is_best:
             first = is_best.index(True)
-        found: dict[tuple[int, int], tuple[float, float]] = {}
+        found: dict[tuple, tuple[float, float]] = {}
         for a, b in itertools.combinations(range(len(models)), 2):
             if first is not None and (not baseline or first in (a, b)):
-                found[a, b] = _test(own[:, a], own[:, b], counts, paired)
+                found[a, b] = _test(own[:, a], own[:, b], counts, given.paired)
         p = dict(zip(found, holm([x for _, x in found.values()]), strict=True))
         digits = _digits(sd)
         for k, model in enumerate(models):
-            sign, pair = (
-                (1.0, (k, first)) if (k, first) in p else (-1.0, (first, k))
-            )
+            pair = (k, first) if (k, first) in p else (first, k)
             difference, p_value = found.get(pair, (math.nan, math.nan))
+            difference = difference if pair[0] == k else 0.0 - difference
             p_holm = p.get(pair, math.nan)
             text = "-" if math.isnan(mean[k]) else f"{mean[k]:.{digits}f}"
             text += "" if math.isnan(sd[k]) else f" ± {sd[k]:.{digits}f}"
@@ -432,10 +443,10 @@ def _compared(
         "table": {k: np.array([x[k] for x in rows]) for k in rows[0]},
         "values": {
             metric: {k: x[y] for k, x, y in zip(models, own, ran, strict=True)}
-            for metric, own in zip(metrics, values[0], strict=True)
+            for metric, own in zip(modes, values[0], strict=True)
         },
-        "modes": {k: modes.get(k) for k in metrics},
-        "legend": _legend(ran.sum(axis=1), counts, paired, baseline, alpha),
+        "modes": modes,
+        "legend": _legend(ran.sum(axis=1), counts, given, alpha),
     }
 
 
@@ -453,8 +464,9 @@ def _test(
     if counts:
         drawn = np.concatenate([a, b], axis=1)[1:]
         covariance = np.cov(drawn[np.isfinite(drawn).all(axis=1)].T)
-    options = covariance, *counts[-1:]
-    return difference, p_over_seeds(a[0], b[0], *options, paired=paired)
+    units = counts[-1] if counts else 2
+    p = p_over_seeds(a[0], b[0], covariance, units, paired=paired)
+    return difference, p
 
 
 def _digits(deviations: list[float]) -> int:
@@ -468,14 +480,13 @@ def _digits(deviations: list[float]) -> int:
 def _legend(
     seeds: np.ndarray,
     counts: tuple[int, ...],
-    paired: bool,
-    baseline: str | None,
+    given: SimpleNamespace,
     alpha: float,
 ) -> str:
     """What the cells and marks mean, and which test they are of."""
     number = " to ".join(f"{x}" for x in sorted({seeds.min(), seeds.max()}))
     told = f"Mean ± standard deviation over {number} seeds"
-    test = "a t-test of pairs" if paired else "Welch's t-test"
+    test = "a t-test of pairs" if given.paired else "Welch's t-test"
     test += f" over seeds{' and rows' if counts else ', on these rows'}"
     if number == "1":
         told = "One seed each"
@@ -483,11 +494,11 @@ def _legend(
     told += f", {counts[0]:,} test rows" if counts else ""
     told += f" of {counts[1]:,} units" if counts[1:] else ""
     pairs = len(seeds) - 1
-    pairs = pairs if baseline else pairs * len(seeds) // 2
+    pairs = pairs if given.baseline else pairs * len(seeds) // 2
     if not pairs or (number == "1" and not counts):
         return f"{told}. Bold: best."
     mark = "not shown to be worse (p >"
-    mark = f"differs from {baseline} (p <=" if baseline else mark
+    mark = f"differs from {given.baseline} (p <=" if given.baseline else mark
     return (
         f"{told}. Bold: best. †: {mark} {alpha:g}) by {test}; Holm's "
         f"correction for {pairs} pairs of a metric."
