@@ -76,7 +76,7 @@ def compare(
 
     It is about these two networks. Trained again with another seed, they may
     differ otherwise: to compare two losses, train each with several seeds and
-    use `keras_calib.reporting.Runs`.
+    use `keras_calib.Runs`.
 
     Args:
         a: Predictions of the first network.

@@ -95,15 +95,16 @@ class ReliabilityDisplay(_BinnedDisplay):
     bin with so few samples that its interval is wider than 0.3 is faint. With
     votes the accuracy is their share for the prediction. With `mode="binary"`
     the diagram has the share of the second of two classes against its
-    probability, as scikit-learn's calibration curve. Several models are drawn
-    as a curve each, without bars, intervals and the bins that would be faint.
-    Seeds of a model are one curve of the means of each bin that all seeds fill,
-    with a band of one standard deviation.
+    probability, as scikit-learn's calibration curve.
+
+    Several models are drawn as a curve each, without bars, intervals and the
+    bins that would be faint. Seeds of a model are one curve of the means of
+    each bin that all seeds fill, with a band of one standard deviation.
 
     Args:
         predictions: `Predictions` of a model; or an updated metric of
             equal-width bins or `CalibrationMetrics`, or its `bins()`. Or a list
-            of them, or a dict by the name of the model, where a list has the
+            of them, or a dict by the name of the model. A list in it has the
             seeds of a model.
         num_bins: Number of bins of predictions.
         mode: `"top_label"` for the predicted class, `"binary"` for the second

@@ -28,8 +28,8 @@ class RiskCoverageDisplay(Display):
     Args:
         predictions: `Predictions` of a model; or an updated metric of a
             ranking, such as `AURC`, or `CalibrationMetrics`. Or a list of
-            them, or a dict by the name of the model, where a list has the
-            seeds of a model: it is drawn as the mean risk at each coverage,
+            them, or a dict by the name of the model. A list in it has the
+            seeds of a model. They are drawn as the mean risk at each coverage,
             with a band of one standard deviation.
         band: Whether to draw the exact binomial 95 % interval at each
             coverage, valid for one point chosen in advance. It needs equal
