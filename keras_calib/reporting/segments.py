@@ -232,15 +232,15 @@ class SegmentEvaluation:
             found = self._estimate(f"class_{name}", level)
             for column, x in zip((name, *ends), found, strict=True):
                 columns[column] = np.where(sums[name].weight > 0, x, np.nan)
-        rows = []
+        rows: list[dict[str, Any]] = []
         for k, values in enumerate(np.stack([*columns.values()], 1).tolist()):
             told = [None if x != x else x for x in values]
-            row = {"group": k, **dict(zip(columns, told, strict=True))}
+            row: dict[str, Any] = dict(zip(columns, told, strict=True))
             low, high = row["confidence_gap_low"], row["confidence_gap_high"]
-            row["side"] = "even"
+            side = "even"
             if row["weight"] and not low <= 0.0 <= high:
-                row["side"] = "over" if low > 0.0 else "under"
-            rows.append(row)
+                side = "over" if low > 0.0 else "under"
+            rows.append({"group": k, **row, "side": side})
         return sorted(
             rows,
             key=lambda x: (
