@@ -236,12 +236,12 @@ class SegmentEvaluation:
         rows: list[dict[str, Any]] = []
         for k, values in enumerate(np.stack([*columns.values()], 1).tolist()):
             told = [None if x != x else x for x in values]
-            row = {"group": k, **dict(zip(columns, told, strict=True))}
+            row: dict[str, Any] = dict(zip(columns, told, strict=True))
             low, high = row["confidence_gap_low"], row["confidence_gap_high"]
-            row["side"] = "even"
+            side = "even"
             if row["weight"] and low is not None and high is not None:
-                row["side"] = side_of_ends(low, high)
-            rows.append(row)
+                side = side_of_ends(low, high)
+            rows.append({"group": k, **row, "side": side})
         return sorted(
             rows,
             key=lambda x: (
