@@ -26,6 +26,9 @@ class GroupRow(NamedTuple):
             shares of votes for other classes.
         confidence: Mean confidence.
         error: Error rate, with an interval from `low` to `high`.
+        confidence_gap_low: Lower end of the gap of confidence and accuracy. The
+            confidences are taken as fixed where each row is a unit.
+        confidence_gap_high: Its upper end.
     """
 
     group: int
@@ -35,21 +38,13 @@ class GroupRow(NamedTuple):
     error: float
     low: float
     high: float
+    confidence_gap_low: float
+    confidence_gap_high: float
 
     @property
     def confidence_gap(self) -> float:
         """Mean confidence less accuracy."""
         return self.confidence - 1.0 + self.error
-
-    @property
-    def confidence_gap_low(self) -> float:
-        """Lower end of the gap, whose confidences are taken as fixed."""
-        return self.confidence - 1.0 + self.low
-
-    @property
-    def confidence_gap_high(self) -> float:
-        """Upper end of the gap."""
-        return self.confidence - 1.0 + self.high
 
     @property
     def side(self) -> str:
@@ -72,11 +67,12 @@ class StageGroups:
         predicted: np.ndarray,
         correct: np.ndarray,
         weight: np.ndarray,
+        unit: np.ndarray | None = None,
     ) -> None:
         """Adds predictions `(n,)`, right by a share with votes."""
         level = np.searchsorted(SURE, confidence, side="right")
         for sums, group in ((self._classes, predicted), (self._levels, level)):
-            sums.add(None, group, confidence, correct, weight)
+            sums.add(None, group, confidence, correct, weight, None, unit)
 
     def classes(self) -> list[GroupRow]:
         """Predicted classes, those that differ most certainly first."""
@@ -107,7 +103,10 @@ def _rows(sums: GroupedSums, *, together: bool = False) -> list[GroupRow]:
     wrong = np.maximum(totals.weight - totals.correct, 0.0)
     columns = (totals.weight, wrong, totals.mean_confidence)
     columns = (*columns, np.maximum(1.0 - accuracy, 0.0))
-    rows = np.stack([*columns, 1.0 - high, 1.0 - low], axis=-1)
+    ends = totals.mean_confidence - high, totals.mean_confidence - low
+    if sums.has_units:
+        ends = sums.confidence_gap(level)[1:]
+    rows = np.stack([*columns, 1.0 - high, 1.0 - low, *ends], axis=-1)
     return [GroupRow(int(k), *rows[k].tolist()) for k in filled]
 
 
@@ -131,6 +130,7 @@ class AttributeGroups:
         correct: np.ndarray,
         weight: np.ndarray,
         accept: np.ndarray | None,
+        unit: np.ndarray | None = None,
     ) -> None:
         """Adds the predictions that count: `counts` are their places of `size`.
 
@@ -144,7 +144,7 @@ class AttributeGroups:
                 self._sums[name] = made
             code = np.repeat(code, size // len(code))[counts]
             self._sums[name].add(
-                names, code, confidence, correct, weight, accept
+                names, code, confidence, correct, weight, accept, unit
             )
 
     def results(self, chosen: Any) -> dict[str, Any]:

@@ -18,13 +18,14 @@ from keras_calib.plots.display import (
     ORANGE,
     Display,
     as_picture,
+    draw_rows,
     matplotlib_module,
     plain,
 )
 
 # Inches of a wide diagram, about as wide as a phone, where text must be
 # readable, and of the small one of a label.
-WIDE, _SMALL = (4.4, 3.4), (2.7, 2.5)
+WIDE, _SMALL = (4.4, 3.8), (2.7, 2.5)
 # Longest name above a picture.
 _LONGEST = 24
 # Steps of a curve of cumulative differences, at most.
@@ -73,29 +74,13 @@ class _GroupsDisplay(Display):
         self._size = (4.4, 1.2 + 0.24 * len(rows))
 
     def _draw(self, ax: Any) -> None:
-        ax.axvline(0.0, color=GREY, linestyle="--")
-        for place, x in enumerate(self.rows):
-            value, low, high = (
-                100.0 * x[f"confidence_gap{end}"]
-                for end in ("", "_low", "_high")
-            )
-            apart = low > 0.0 or high < 0.0
-            ax.errorbar(
-                value,
-                place,
-                xerr=[[value - low], [high - value]],
-                fmt="D" if apart else "o",
-                color=ORANGE if apart else BLUE,
-                capsize=3,
-            )
-        ax.set(
-            yticks=range(len(self.rows)),
-            yticklabels=[
-                plain(f"{x['attribute']} {x['group']}") for x in self.rows
-            ],
-            ylim=(len(self.rows) - 0.5, -0.5),
-            xlabel="confidence less accuracy, points",
-        )
+        keys = [f"confidence_gap{end}" for end in ("", "_low", "_high")]
+        gaps = 100.0 * np.array([[x[k] for k in keys] for x in self.rows])
+        value, low, high = gaps.T
+        errors = np.stack([value - low, high - value], axis=-1)[..., None]
+        names = [plain(f"{x['attribute']} {x['group']}") for x in self.rows]
+        draw_rows(ax, value, errors, names, list((low > 0) | (high < 0)))
+        ax.set_xlabel("confidence less accuracy, points")
 
 
 def group_picture(rows: list[dict[str, Any]]) -> dict[str, str] | None:

@@ -27,7 +27,7 @@ from keras_calib.reporting.groups import (
     worst_first,
 )
 from keras_calib.reporting.labels import LabelEvaluation
-from keras_calib.reporting.measures import directions, kinds_told, measures
+from keras_calib.reporting.measures import kinds_told, measures
 from keras_calib.reporting.pictures import (
     WIDE,
     cumulative_diagram,
@@ -42,7 +42,7 @@ _NUM_CLASSES = 10
 # At most so many pairs of classes that sure errors confuse.
 _NUM_PAIRS = 6
 # Inches of diagrams, about as wide as a phone, where text must be readable.
-_TALL, _LOW = (3.5, 4.2), (3.5, 3.0)
+_TALL, _LOW = (3.5, 4.8), (3.5, 3.2)
 # The slider has about so many positions, evenly spread over the coverage.
 _NUM_STEPS = 200
 _RISKS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
@@ -92,13 +92,12 @@ def _change(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
     metrics = dict(zip(stages, evaluation.stages, strict=True))
     return {
         "measures": measures(results),
-        "directions": directions(results),
         "reliability": [
             diagram(
                 ReliabilityDisplay(x, name=when.capitalize() or None),
                 f"Accuracy against confidence {when}".rstrip()
-                + ", with exact 95 % "
-                "intervals; below, the number of predictions in each bin.",
+                + ", with exact 95 % intervals; below, how many samples each "
+                "bin has.",
                 _TALL,
             )
             for when, x in metrics.items()
