@@ -19,9 +19,10 @@ import csv
 from pathlib import Path
 
 import keras
-from absl import app, flags
+from absl import flags
 from config.data_flags import define_temperatures
 from config.recipe_flags import read_temperatures
+from config.script import start
 from results.runs import (
     load_network,
     measures,
@@ -114,4 +115,4 @@ def save(folder, name, temperatures):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    start(main)

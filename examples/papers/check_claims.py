@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from absl import app, flags
+from config.script import start
 from results.pairs import LEVEL, holm, p_of_pairs, p_text
 from results.runs import read_rows
 
@@ -101,4 +102,4 @@ def _verdict(row):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    start(main)

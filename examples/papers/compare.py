@@ -34,6 +34,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 from absl import app, flags
+from config.script import start
 from results import hierarchical
 from results.comparisons import (
     blocks,
@@ -165,4 +166,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    start(main)

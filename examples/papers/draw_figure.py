@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 from absl import app, flags, logging
 from config import recipe_flags
+from config.script import start
 from figures import activations, logits, losses, simplex
 from results.runs import load_network, read_predictions
 from runs.images import image_task
@@ -131,4 +132,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    start(main)

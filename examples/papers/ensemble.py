@@ -21,6 +21,7 @@ from pathlib import Path
 
 from absl import app, flags, logging
 from config import recipe_flags
+from config.script import start
 from results.runs import (
     load_network,
     measures,
@@ -169,4 +170,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    start(main)

@@ -29,6 +29,7 @@ import keras
 import numpy as np
 from absl import app, flags, logging
 from config import recipe_flags
+from config.script import start
 from data.images import batches
 from data.large_images import context_batches, evaluation_batches, mapped
 from results.runs import (
@@ -146,4 +147,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    start(main)

@@ -15,6 +15,7 @@ METHOD_tuned.
 import keras
 from absl import app, flags, logging
 from config import recipe_flags
+from config.script import start
 from config.strategies import check_batch_size, scope
 from results.runs import load_network, read_flags, read_row, run_folder
 from runs.images import image_task
@@ -114,4 +115,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    start(main)

@@ -25,7 +25,8 @@ and AURC falls with it. The 300 rows that choose p have too few errors.
 
 import keras
 import numpy as np
-from absl import app, flags, logging
+from absl import flags, logging
+from config.script import start
 from data.datasets import load_digits, load_tfds
 
 import keras_calib
@@ -131,4 +132,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    start(main)

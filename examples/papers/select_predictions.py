@@ -31,6 +31,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 from absl import app, flags
+from config.script import start
 from results.mixtures import draw_mixtures, mixed
 from results.runs import read_predictions, read_row, repairable_runs
 from results.selections import (
@@ -138,4 +139,4 @@ def _text(value):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    start(main)

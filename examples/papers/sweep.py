@@ -33,6 +33,7 @@ from pathlib import Path
 import numpy as np
 from absl import app, flags, logging
 from config import recipe_flags
+from config.script import start
 from config.strategies import check_batch_size
 from results.runs import measures
 from runs.sweeps import (
@@ -137,4 +138,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    start(main)

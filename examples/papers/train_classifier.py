@@ -17,8 +17,9 @@ Any flag after the files changes them. After a kill, add --resume.
 - the model as .keras file and as SavedModel
 """
 
-from absl import app, logging
+from absl import logging
 from config import recipe_flags
+from config.script import start
 from config.strategies import check_batch_size
 from results.runs import run_folder
 from runs.images import image_task
@@ -41,4 +42,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    start(main)

@@ -36,8 +36,9 @@ with those of the paper. After a kill, add --resume.
 - backup.npz
 """
 
-from absl import app, flags, logging
+from absl import flags, logging
 from config import recipe_flags
+from config.script import start
 from config.strategies import check_batch_size
 from data.detection import load_boxes
 from results.runs import run_folder
@@ -68,4 +69,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    start(main)

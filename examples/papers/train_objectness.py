@@ -35,7 +35,8 @@ from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
-from absl import app, flags, logging
+from absl import flags, logging
+from config.script import start
 from config.strategies import check_batch_size
 from results.comparisons import grouped, write_rows
 from results.objectness import draw_crops, draw_reliability, table
@@ -190,4 +191,4 @@ def read(settings, picture, *, flip):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    start(main)

@@ -10,8 +10,9 @@ What is written is what train_classifier.py writes, and confidence.png: images,
 classes, and where the network is sure and wrong.
 """
 
-from absl import app, logging
+from absl import logging
 from config import recipe_flags
+from config.script import start
 from config.strategies import check_batch_size
 from data.scenes import load_scenes
 from results.runs import load_network, run_folder
@@ -46,4 +47,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    start(main)

@@ -11,8 +11,9 @@ words begin as random numbers, so add --train_vectors. What is written is what
 train_classifier.py writes.
 """
 
-from absl import app, logging
+from absl import logging
 from config import recipe_flags
+from config.script import start
 from config.strategies import check_batch_size
 from data.images import resampled, split
 from data.texts import read_texts
@@ -46,4 +47,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    start(main)

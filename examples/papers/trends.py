@@ -22,6 +22,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 from absl import app, flags
+from config.script import start
 from results.comparisons import grouped
 from results.trends import draw, markdown, rows_of, summaries
 
@@ -78,4 +79,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    start(main)

@@ -211,8 +211,10 @@ def promised(facts: dict[str, Any]) -> Choice:
     selection, guarantee = facts["selection"], facts["guarantee"]
     if selection.get("groups") is not None:
         raise value_error(
-            "the file must have one threshold, not one for each group: choose "
-            "one with the rows of each group, and watch it by its file",
+            "the file must have one threshold, not one for each group: run "
+            "`threshold` on the rows of each group alone, with the same "
+            "--calibration and --delta over the number of groups, and watch "
+            "the log of each group by its own file",
             groups=[one["group"] for one in selection["groups"]][:20],
         )
     if facts["kind"] not in ("errors", "coverage"):

@@ -30,7 +30,7 @@ from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.results import Result
 from keras_calib.numerics.softmax import log_odds_of
 from keras_calib.predictions.predictions import Predictions
-from keras_calib.predictions.roles import check_present
+from keras_calib.predictions.roles import check_present, group_column
 from keras_calib.predictions.tables import Table
 from keras_calib.selection.costs import CostTarget
 from keras_calib.selection.data_hash import cost_hashes, cost_rows, data_hashes
@@ -339,7 +339,8 @@ def records_of_file(
     (value, *_) = asked or [x for x in values if x in file.names] or values
     wanted = {x: names.get(x) or x for x in (value, "correct")}
     if kind in BY_GROUP or names.get("groups"):
-        wanted["groups"] = names.get("groups") or "group"
+        group = names.get("groups") or "group"
+        wanted["groups"] = group_column(group, file.names)
     if kind == "costs" or names.get("cost"):
         wanted["cost"] = names.get("cost") or "cost"
     check_present(file.path.name, file.names, [*wanted.values()])

@@ -209,9 +209,9 @@ class Predictions(GivenTogether):
             ValueError: If the file has another form, or a value is not what
                 its column is for.
         """
-        from keras_calib.predictions.reader import read_predictions
+        from keras_calib.predictions.reader import Reader
 
-        return read_predictions(path, options)
+        return Reader(path, options).read()
 
     def write(self, path: Any) -> None:
         """Writes a file that `read` reads without any option.

@@ -46,25 +46,12 @@ class Rows(NamedTuple):
     groups: tuple[np.ndarray, ...] = ()
 
 
-def read_predictions(
-    path: Any,
-    options: Mapping[str, Any],
-    watched: Callable[..., Iterator[Rows]] | None = None,
-) -> Predictions:
-    """What a file holds, as `Predictions.read`, which has the options.
+class Reader:
+    """Opens a file and finds its columns; `read` needs Keras, this does not.
 
-    `watched` gets the parts as they are read, with the `total` of the rows if
-    it is known, and gives the parts.
+    Options are `FileOptions`. Raises ValueError for a file that cannot be read
+    or has other columns.
     """
-    reader = _Reader(path, options)
-    parts = reader.parts()
-    if watched is not None:
-        parts = watched(parts, total=reader.num_rows)
-    return reader.predictions(parts)
-
-
-class _Reader:
-    """Reads a file and checks its values; options are `FileOptions`."""
 
     def __init__(self, path: Any, options: Mapping[str, Any]):
         given = filled("Predictions.read", options, FileOptions)
@@ -73,7 +60,7 @@ class _Reader:
         self._ignored = given.ignore_class
         options = {**options, "class_names": self._names(options)}
         name, names = self._file.path.name, self._file.names
-        self._roles = roles = find_roles(name, names, options)
+        self.roles = roles = find_roles(name, names, options)
         self.class_names = roles.class_names
         self._is_log = roles.kind == "records"
         if self._is_log and self._ignored is not None and not roles.predicted:
@@ -82,7 +69,20 @@ class _Reader:
                 ignore_class=self._ignored,
             )
 
-    def parts(self) -> Iterator[Rows]:
+    def read(
+        self, watched: Callable[..., Iterator[Rows]] | None = None
+    ) -> Predictions:
+        """What the file holds, as `Predictions.read`.
+
+        `watched` gets the parts as they are read, with the `total` of the rows
+        if it is known, and gives the parts.
+        """
+        parts = self._parts()
+        if watched is not None:
+            parts = watched(parts, total=self.num_rows)
+        return self._predictions(parts)
+
+    def _parts(self) -> Iterator[Rows]:
         """The rows, piece by piece; ValueError for what cannot be read."""
         start = 0
         for part in self._columns():
@@ -94,9 +94,9 @@ class _Reader:
                 "the file must have samples", file=str(self._file.path)
             )
 
-    def predictions(self, parts: Iterator[Rows]) -> Predictions:
+    def _predictions(self, parts: Iterator[Rows]) -> Predictions:
         """All rows, in memory maps of a temporary folder."""
-        roles, spool = self._roles, Spool()
+        roles, spool = self.roles, Spool()
         is_unchecked = roles.from_logits
         for part in parts:
             if is_unchecked:
@@ -162,14 +162,14 @@ class _Reader:
 
     def _class_columns(self) -> list[str]:
         """The columns of class ids, of names or of what was right."""
-        roles = self._roles
+        roles = self.roles
         if roles.kind in ("votes", "labels") or len(roles.labels) > 1:
             return []
         return [*roles.labels, *filter(None, [roles.predicted])]
 
     def _columns(self) -> Iterator[dict[str, np.ndarray]]:
         """All columns that are read, piece by piece."""
-        roles, classes = self._roles, self._class_columns()
+        roles, classes = self.roles, self._class_columns()
         texts = {roles.ids, roles.units, *roles.groups.values()}
         texts = sorted(filter(None, texts - {*classes}))
         numbers = [*roles.outputs, *roles.sample_weight]
@@ -191,7 +191,7 @@ class _Reader:
         return all(map(str.isdecimal, self.class_names or ("unknown",)))
 
     def _rows(self, part: dict[str, np.ndarray], start: int) -> Rows:
-        roles, by_row = self._roles, not self._file.is_arrays
+        roles, by_row = self.roles, not self._file.is_arrays
         weight = None
         if roles.sample_weight:
             weight = _of_columns(part, roles.sample_weight, False)
@@ -275,7 +275,7 @@ class _Reader:
         self, part: dict[str, np.ndarray], weight: np.ndarray | None, start: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Correctness, NaN without a label, confidences and weights."""
-        roles, (name,) = self._roles, self._roles.outputs
+        roles, (name,) = self.roles, self.roles.outputs
         confidence, labels = part[name].astype("float64"), part[roles.labels[0]]
         if roles.predicted is None:
             correct = flags_of(
@@ -319,7 +319,7 @@ class _Reader:
     def _check_shapes(self, rows: Rows) -> None:
         arrays = [*rows[:-1], *rows.groups]
         shapes = [x.shape for x in arrays if x is not None]
-        file, name = self._file.path.name, self._roles.outputs[0]
+        file, name = self._file.path.name, self.roles.outputs[0]
         if self._is_log and any(len(shape) != 1 for shape in shapes):
             raise value_error(
                 f"{file} must have one value in each row and column",
@@ -364,7 +364,7 @@ class _Reader:
         from keras_calib.inputs.batch import read_arrays
 
         labels, outputs, weight = given
-        roles = self._roles
+        roles = self.roles
         names = _told(roles.labels), _told(roles.outputs)
         if roles.kind == "labels":
             if labels.shape != outputs.shape:

@@ -14,7 +14,8 @@ class FileOptions(TypedDict, total=False):
     A column that is left out is found by its own name. Columns of classes are
     one array or one column of lists. Or they are given by the start of their
     names, before `_` and the class, or by a pattern with `*` for the class.
-    Names with commas between them are in the order of the class ids.
+    A list of names, or names with commas between them, is in the order of the
+    class ids.
 
     Attributes:
         labels: Column of class ids or names of classes; with `votes` or
@@ -26,7 +27,7 @@ class FileOptions(TypedDict, total=False):
         correct: Column that says what was right, as 1 or 0.
         predicted: Column of the predicted class, to compare with the label.
         sample_weight: Column of weights.
-        groups: Columns of groups.
+        groups: Columns of groups; `"site"` finds `group_site` too.
         units: Column of what rows belong to.
         ids: Column of names of the rows.
         class_names: Names of the classes, in the order of their ids.
@@ -39,9 +40,9 @@ class FileOptions(TypedDict, total=False):
         decimal: Decimal point of a `.csv` file, `"."` or `","`.
     """
 
-    labels: str | None
-    logits: str | None
-    probs: str | None
+    labels: str | Sequence[str] | None
+    logits: str | Sequence[str] | None
+    probs: str | Sequence[str] | None
     confidence: str | None
     correct: str | None
     predicted: str | None
@@ -79,8 +80,20 @@ ROLES = {
         "column of the true class or answer, as an id or a name",
         "gaps",
     ),
-    "logits": Role(("logits", "logit"), "columns of logits", "numbers"),
-    "probs": Role(("probs", "prob"), "columns of probabilities", "numbers"),
+    "logits": Role(
+        ("logits", "logit"),
+        "columns of logits: one column of lists or an array; the start of "
+        "names that go on with _ and the class; a pattern with * in place of "
+        "the class, such as 'P(*)'; or names with commas between them, in the "
+        "order of the class ids",
+        "numbers",
+    ),
+    "probs": Role(
+        ("probs", "prob"),
+        "the same for probabilities; a single column of numbers is that of the "
+        "second of two classes",
+        "numbers",
+    ),
     "confidence": Role(
         ("confidence",),
         "column of the probability of the predicted class",
@@ -116,6 +129,8 @@ TRUTHS = {
     "votes": ("votes", "vote"),
     "labels": ("multi_label",),
 }
+# What may be several columns.
+_LISTED = "labels", "logits", "probs"
 # A column of groups, or with "_" and the name of an attribute.
 GROUP = "group"
 _WITHOUT_VOTES = "multi_label", "confidence", "correct", "predicted"
@@ -195,6 +210,19 @@ def column_of(role: str, given: str | None, names: Sequence[str]) -> Any:
     return given or next(own, None)
 
 
+def group_column(name: str, names: Sequence[str]) -> str:
+    """The column of a group, which `Predictions.write` calls `group_NAME`."""
+    written = f"{GROUP}_{name}"
+    return written if written in names and name not in names else name
+
+
+def has_outputs(
+    file: str, names: list[str], columns: Mapping[str, Any]
+) -> bool:
+    """Whether a file has logits or probabilities of all classes."""
+    return _found_outputs(file, names, columns)[0] is not None
+
+
 def find_roles(
     file: str, names: list[str], columns: Mapping[str, Any]
 ) -> Roles:
@@ -205,6 +233,11 @@ def find_roles(
     check_told(columns)
     if not names:
         raise value_error(f"{file} must have samples", columns=names)
+    # Names of a list go together, as those with commas do.
+    columns = {
+        k: tuple(x) if k in _LISTED and isinstance(x, list) else x
+        for k, x in columns.items()
+    }
     asked: dict[str, Any] = {role: columns.get(role) for role in ROLES}
     # None if names of columns tell it.
     kind = "labels" if columns.get("multi_label") else None
@@ -213,7 +246,7 @@ def find_roles(
     groups = (groups,) if isinstance(groups, str) else groups
     single = ["confidence", "correct", "predicted", "units", "ids"]
     single += ["sample_weight", *["labels"] * (kind is None)]
-    wanted = [*(asked[x] for x in single), *groups]
+    wanted = [*(asked[x] for x in single), *_groups(groups, names).values()]
     check_present(file, names, [x for x in wanted if x is not None])
     outputs, classes, is_logits = _found_outputs(file, names, columns)
     weights = asked["sample_weight"] or "sample_weight"
@@ -364,7 +397,7 @@ def _truth(
 def _groups(asked: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     """Columns of groups by the name of their attribute."""
     if asked:
-        return {x: x for x in asked}
+        return {x: group_column(x, names) for x in asked}
     start = f"{GROUP}_"
     found = {GROUP: GROUP} if GROUP in names else {}
     own = [x for x in names if x.startswith(start)]
@@ -372,7 +405,7 @@ def _groups(asked: Sequence[str], names: Sequence[str]) -> dict[str, str]:
 
 
 def _class_columns(
-    file: str, names: list[str], text: str, classes: Sequence[str] | None
+    file: str, names: list[str], text: Any, classes: Sequence[str] | None
 ) -> tuple[list[str], Sequence[str] | None] | None:
     """The columns in the order of the classes, and names of these.
 
@@ -380,8 +413,8 @@ def _class_columns(
     """
     if text in names:
         return [text], classes
-    if "," in text:
-        listed = text.split(",")
+    if isinstance(text, tuple) or "," in text:
+        listed = [*text] if isinstance(text, tuple) else text.split(",")
         check_present(file, names, listed)
         cut = len(commonprefix(listed).rpartition("_")[0])
         own = [x[cut:].removeprefix("_") for x in listed]

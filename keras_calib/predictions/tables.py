@@ -31,6 +31,7 @@ _SEPARATORS = ",;\t|"
 # bytes: by default pyarrow holds all rows that were written together.
 _ROWS = 4096
 _BYTES = {"buffer_size": 2**20, "pre_buffer": False}
+_CHOICES = "; `keras_calib.text.choice_logits` makes lists of one length"
 
 
 class Table:
@@ -326,7 +327,11 @@ class Table:
             for row, value in enumerate(values):
                 if type(value) not in (int, float):
                     raise self.bad_value(
-                        name, "must hold numbers", start + row, value=value
+                        name,
+                        "must hold numbers"
+                        + _CHOICES * isinstance(value, dict),
+                        start + row,
+                        value=value,
                     )
             return values.astype("float64")
         if values.dtype.kind not in "biuf":
@@ -365,7 +370,7 @@ class Table:
             if np.size(value) != self._length[name]:
                 raise self.bad_value(
                     name,
-                    "must hold lists of one length in every row",
+                    "must hold lists of one length in every row" + _CHOICES,
                     start + row,
                     length=np.size(value),
                     length_before=self._length[name],

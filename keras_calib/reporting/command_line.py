@@ -6,12 +6,13 @@ needs Keras when it runs, so that help and errors of usage come at once.
 """
 
 import argparse
+import difflib
 import importlib
 import re
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from keras_calib.reporting.commands.arguments import READER_WORDS, Command
 from keras_calib.reporting.commands.terminal import (
@@ -25,14 +26,14 @@ from keras_calib.version import __version__
 COMMANDS = {
     "monitor": "alarms for a model in use, from its log",
     "plan": "how many labels a guarantee takes",
-    "report": "an HTML report from files of predictions",
+    "report": "how far a confidence can be trusted, from predictions",
     "threshold": "a threshold for answers, from a log with labels",
     "verify": "check the certificate of an exported model",
 }
 _EXIT_CODES = """\
 exit codes: 0 done; 1 a file or its values are at fault; 2 the arguments are;
-3 `monitor` has an alarm; 130 interrupted. Errors are one line on
-standard error.
+3 `monitor` has an alarm; 4 a condition of `report --fail-if` holds;
+130 interrupted. Errors are one line on standard error.
 """
 # Characters that a terminal obeys or cannot show.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -44,8 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: Those of the command line, or None for the process' own.
     """
-    arguments = [*(sys.argv[1:] if arguments is None else arguments)]
-    parser = argparse.ArgumentParser(
+    # Flags may be spelt with _ too.
+    arguments = [
+        re.sub(r"^--\w[\w-]*", lambda x: x[0].replace("_", "-"), text)
+        for text in (sys.argv[1:] if arguments is None else arguments)
+    ]
+    parser = _Parser(
         prog="keras-calib",
         description="Calibration of classifiers, from the command line.",
         epilog=_EXIT_CODES,
@@ -65,7 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A text may be the name of a command too: more is imported, no harm done.
     for name in {*COMMANDS} & {*arguments}:
         _fill(parsers[name], command_of(name))
-    given = parser.parse_args(arguments)
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        own = parsers[given.command]
+        name, flags = unknown[0].partition("=")[0], own._option_string_actions
+        near = ", ".join(difflib.get_close_matches(name, flags))
+        hint = f"; there is {near}" if near else ""
+        own.error(f"unknown arguments: {' '.join(unknown)}{hint}")
     return _run(command_of(given.command), given, parsers[given.command])
 
 
@@ -73,6 +84,13 @@ def command_of(name: str) -> Command:
     """A command by its name."""
     home = f"keras_calib.reporting.commands.{name}"
     return importlib.import_module(home).COMMAND
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, without all flags."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}. See `{self.prog} --help`.\n")
 
 
 class _Once(argparse.Action):
@@ -125,12 +143,11 @@ def _run(
             with of_arguments():
                 command.take_files(given)
                 command.check(given)
-            command.check_files(given)
+            command.open(given)
             found = command.run(given, progress)
             progress.clear()
-            if found is None:
-                return 0
-            print(printed(found, given.json))
+            if text := printed(found, given.json):
+                print(text)
             if found.error:
                 tell("error", found.error)
             return found.code

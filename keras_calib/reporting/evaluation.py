@@ -42,6 +42,7 @@ from keras_calib.reporting.by_unit import UnitJackknife, UnitNumbers, UnitTable
 from keras_calib.reporting.groups import SURE, AttributeGroups, StageGroups
 from keras_calib.reporting.measures import EXPLAINED, TOP1_METRICS
 from keras_calib.reporting.remainder import remainder, worse_classes
+from keras_calib.reporting.segments import SegmentEvaluation
 from keras_calib.reporting.verdict import (
     about_selection,
     change_of,
@@ -301,6 +302,9 @@ class ClassEvaluation(Evaluation):
         self.annotators = _Annotators() if self.options.votes else None
         # Groups that came with the data, such as sites.
         self.attributes = AttributeGroups(self.num_bins, self.options.votes)
+        # What pages say of dense outputs by image, after calibration.
+        self.segments: SegmentEvaluation | None = None
+        self._is_page = keys is None
 
     @property
     def final(self) -> CalibrationMetrics:
@@ -328,6 +332,9 @@ class ClassEvaluation(Evaluation):
             )
         if self.annotators is not None:
             results["annotators"] = self.annotators.results()
+        if self.segments is not None:
+            results["segments"] = self.segments.results()
+            results["classes"] = self.segments.classes()
         before, after, judges = (gap, metrics["ece"]), None, ()
         if self.calibrator is not None:
             repaired = estimates_of(self.final)
@@ -431,6 +438,13 @@ class ClassEvaluation(Evaluation):
         lead: tuple[int, ...],
     ) -> None:
         """Adds facts of rows `(n,)`, and which of them the selector accepts."""
+        if self._is_page and len(lead) > 1:
+            if self.segments is None:
+                made = self.num_mistakes, self.num_classes, self.is_drawn
+                self.segments = SegmentEvaluation(*made)
+            wrong = _wrong_of(truth, stages[-1].predicted)
+            rows = hard_labels(truth), wrong, stages[-1], weight, inputs
+            self.segments.add(*rows, lead, self.num_examples)
         size, counts = len(truth), np.flatnonzero(weight)
         self.num_counted += len(counts)
         truth, weight = truth[counts], weight[counts]
@@ -476,8 +490,9 @@ class ClassEvaluation(Evaluation):
             share = truth.max(axis=-1)
             is_wrong = (predicted != label) & (wrong > 1.0 - share)
             columns.append(share)
-        columns = [x[is_wrong] for x in columns]
-        self._keep(columns[0], columns, inputs, lead)
+        if len(lead) == 1 or self.is_drawn:
+            columns = [x[is_wrong] for x in columns]
+            self._keep(columns[0], columns, inputs, lead)
 
     def _changes(self) -> dict[str, dict[str, float]]:
         """P-values of no change by metric, alone and after Holm."""

@@ -1,11 +1,14 @@
 """The measures of a report: what each is, and what calibration changed."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from keras_calib.metrics.registry import mode_of
+from keras_calib.backend.late import keras_module
 from keras_calib.numerics.results import with_interval
 
+# The names of a report's metrics are known without Keras.
+_registry = keras_module("keras_calib.metrics.registry")
 # Changes are clear if none of them is so by chance in 95 % of reports.
 _LEVEL = 0.05
 # So many rows are named in a sentence.
@@ -41,6 +44,47 @@ _OF_VOTES = {
 _GAP = "confidence_gap"
 _BEST = {"min": "lower is better", "max": "higher is better"}
 _SIGNED = ("Confidence less accuracy", "above 0 is overconfident")
+_OF_LABELS = "ece", "nll", "brier_score", "auroc"
+# The metrics of a report, by the kind of predictions.
+METRICS_BY_KIND = {
+    "classes": (_GAP, *EXPLAINED),
+    "votes": (_GAP, *EXPLAINED),
+    "records": (_GAP, *TOP1_METRICS),
+    "labels": (
+        *(f"{mean}_{x}" for mean in ("macro", "micro") for x in _OF_LABELS),
+        *(f"example_{x}" for x in ("accuracy", "mean_confidence", "ece")),
+        "example_aurc",
+    ),
+}
+
+
+def estimates_by_stage(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Estimates by name, of each stage: before and after calibration, if any.
+
+    With several labels, means over labels have names such as `macro_ece`. Those
+    of whole examples, `example_ece`, are of the last stage.
+    """
+    stages: list[dict[str, Any]] = []
+    for start in ("", "calibrated_"):
+        if f"{start}metrics" in results:
+            gap = {_GAP: results[f"{start}{_GAP}"]}
+            stages.append(gap | results[f"{start}metrics"])
+        elif f"{start}summary" in results:
+            means = results[f"{start}summary"].items()
+            stages.append(
+                {f"{m}_{k}": x for m, own in means for k, x in own.items()}
+            )
+    examples = results.get("examples", {}).items()
+    stages[-1] |= {f"example_{k}": x for k, x in examples}
+    unknown = {"low": math.nan, "high": math.nan}
+    return [
+        {
+            k: x if isinstance(x, dict) else {"value": x, **unknown}
+            for k, x in stage.items()
+            if isinstance(x, dict | float)
+        }
+        for stage in stages
+    ]
 
 
 def measures(results: dict[str, Any]) -> list[dict[str, Any]]:
@@ -51,16 +95,16 @@ def measures(results: dict[str, Any]) -> list[dict[str, Any]]:
     value, interval and p-value. With calibration there is a `change`: an arrow,
     a word and a kind, which is `"better"`, `"worse"` or `"unclear"`.
     """
-    stages = [{_GAP: results[_GAP], **results["metrics"]}]
-    if "calibrated_metrics" in results:
-        gap = results["calibrated_confidence_gap"]
-        stages.append({_GAP: gap, **results["calibrated_metrics"]})
-    found = []
+    stages, found = estimates_by_stage(results), []
     words = EXPLAINED | (_OF_VOTES if "annotators" in results else {})
     for name, (title, told) in {_GAP: _SIGNED, **words}.items():
         if name in stages[0]:
             estimates = [stage[name] for stage in stages]
-            best = _BEST.get(mode_of(name), "") if name != _GAP else "0 is best"
+            best = (
+                _BEST.get(_registry.mode_of(name), "")
+                if name != _GAP
+                else "0 is best"
+            )
             row: dict[str, Any] = {"title": title, "words": told, "best": best}
             row["cells"] = [cell(name, x) for x in estimates]
             row["change"] = None
@@ -118,7 +162,7 @@ def _change(
     if abs(after["value"] - before["value"]) < 1e-9:
         return "=", "same", "unclear"
     arrow = "↓" if after["value"] < before["value"] else "↑"
-    mode = "min" if name == _GAP else mode_of(name)
+    mode = "min" if name == _GAP else _registry.mode_of(name)
     if mode is None or test is None:
         return arrow, "", "unclear"
     if test["p_holm"] > _LEVEL:

@@ -10,7 +10,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.late import keras_module
 from keras_calib.inputs.checks import check_in, check_integer
-from keras_calib.inputs.given_metrics import made, told_key
+from keras_calib.inputs.given_metrics import as_told, made, told_key
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES, kind_of, point_of
@@ -25,6 +25,7 @@ _keras = keras_module("keras.metrics")
 
 # Of several labels at once, over labels and over all entries.
 _OF_LABELS = ("ece", "nll", "brier_score", "auroc")
+_OF_LABELS += ("accuracy", "precision", "recall")
 # Fewer units are called few: their intervals rest on a rough error.
 _FEW = 30
 _POINTS = ("risk", "accuracy", "coverage")
@@ -255,6 +256,7 @@ def _by_name(
 
 
 def _made(metric: Any, options: ReadOptions) -> Any:
+    metric = as_told(metric, options.of_metric())
     own = getattr(metric, "options", None)
     reads = getattr(own, "from_logits", options.from_logits)
     if reads is not options.from_logits:
@@ -302,10 +304,11 @@ def _of_labels(evaluation: Evaluation) -> list[dict[str, Any]]:
     summaries = [results["summary"], results.get("calibrated_summary")]
     found = [
         {
-            f"{mean}_{name}": _estimate(value)
+            f"{mean}_{name}": _estimate(
+                values[name], (values[f"{name}_low"], values[f"{name}_high"])
+            )
             for mean, values in summary.items()
-            for name, value in values.items()
-            if name in _OF_LABELS
+            for name in _OF_LABELS
         }
         for summary in summaries
         if summary is not None

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from scipy.ndimage import binary_dilation, binary_erosion
 
 from keras_calib.formulas.binned_intervals import accuracy_interval
 from keras_calib.formulas.bins import BinSums
@@ -159,6 +160,28 @@ def shown(sample: Any) -> dict[str, str | None]:
     return {**found, "thumbnail": _data_uri(_png(sample), "image/png")}
 
 
+def region_picture(crop: dict[str, np.ndarray] | None) -> str | None:
+    """Input, labels, predictions and confidence, wrong pixels outlined."""
+    if crop is None:
+        return None
+    colors = np.array(matplotlib_module().colormaps["tab20"].colors)
+    tiles = [crop["image"]] if "image" in crop else []
+    tiles += [colors[crop[x] % len(colors)] for x in ("label", "predicted")]
+    tiles.append(crop["confidence"][..., None])
+    scale = max(1, _THUMBNAIL // max(crop["wrong"].shape))
+    wrong = (crop["wrong"] > 0).repeat(scale, 0).repeat(scale, 1)
+    inner = binary_erosion(wrong, border_value=1)
+    shown = []
+    for tile in tiles:
+        rgb = np.broadcast_to(tile, (*tile.shape[:2], 3)).astype("float64")
+        rgb[~crop["counted"]] = 0.8
+        rgb = rgb.repeat(scale, 0).repeat(scale, 1)
+        rgb[binary_dilation(wrong) & ~inner] = 0.0
+        rgb[wrong & ~inner] = (1.0, 1.0, 0.0)
+        shown += [rgb, np.ones((len(rgb), 4, 3))]
+    return _data_uri(_file(np.concatenate(shown[:-1], 1)), "image/png")
+
+
 def _png(image: np.ndarray) -> bytes:
     """An image `(height, width, channels)` as a small PNG file."""
     pixels = as_picture("inputs", np.nan_to_num(image)[..., :3])
@@ -170,8 +193,11 @@ def _png(image: np.ndarray) -> bytes:
             pixels, size, antialias=True, data_format="channels_last"
         )
     pixels = np.clip(to_numpy(pixels), 0.0, 1.0)
+    return _file(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
+
+
+def _file(rgb: np.ndarray) -> bytes:
     file = io.BytesIO()
-    rgb = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
     matplotlib_module("image").imsave(file, rgb, format="png")
     return file.getvalue()
 

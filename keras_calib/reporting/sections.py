@@ -5,6 +5,7 @@ The templates of the kinds have their questions, and a macro for each.
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from keras_calib.reporting.pictures import (
     diagram,
     group_picture,
     label_diagram,
+    region_picture,
     shown,
 )
 
@@ -75,7 +77,7 @@ def model_of(
         "rows": {
             block: rows(evaluation, results) if rows else {}
             for block, rows in _ROWS[evaluation.kind].items()
-            if block != "groups" or "groups" in results
+            if block not in ("groups", "segments") or block in results
         },
     }
 
@@ -145,15 +147,19 @@ def _automation(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
 
 def _classes(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
     groups, name_of = evaluation.groups[-1], evaluation.name_of
-    rows = groups.classes()
+    rows: list[Any] = groups.classes()
+    most = _NUM_CLASSES
+    if evaluation.segments is not None:
+        rows = [SimpleNamespace(**x) for x in results["classes"]]
+        most = len(rows)
+    predicted = [x for x in rows if x.weight]
     first = {x.group: x for x in evaluation.groups[0].classes()}
     return {
         "rows": [
-            (name_of(x.group), x, first.get(x.group))
-            for x in rows[:_NUM_CLASSES]
+            (name_of(x.group), x, first.get(x.group)) for x in rows[:most]
         ],
-        "sentences": _about_classes(rows, groups.totals(), name_of),
-        "num_predicted": len(rows),
+        "sentences": _about_classes(predicted, groups.totals(), name_of),
+        "num_predicted": len(predicted),
     }
 
 
@@ -194,7 +200,13 @@ _OF_LOGS: dict[str, _Rows] = {
 }
 # What the blocks of a page show beside the results, by the kind, or None.
 _ROWS: dict[str, dict[str, _Rows]] = {
-    "classes": {**_OF_LOGS, "classes": _classes},
+    "classes": {
+        **_OF_LOGS,
+        "classes": _classes,
+        "segments": lambda x, _: {
+            "regions": [region_picture(y["crop"]) for y in x.segments.regions]
+        },
+    },
     "scores": _OF_LOGS,
     "labels": {
         "trust": None,

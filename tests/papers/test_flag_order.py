@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from absl import app, flags
-from config import flag_order, losses, recipe_flags
+from config import flag_order, losses, recipe_flags, script
 from recipe_cases import RECIPES, ROOT
 
 MARGIN, STRENGTH = "--margin=4", "--loss_option=strength=0.3"
@@ -72,3 +72,26 @@ def test_the_margin_of_a_set_up_is_an_option():
     assert option_text(mbls, setup) == "strength=0.1 margin=0.0"
     acls = method._replace(loss="ACLS", loss_option={"margin": 6})
     assert option_text(acls, setup) == "margin=6"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        app.UsageError("Name folders of runs."),
+        flags.Error("`--task` must be text."),
+        FileNotFoundError(2, "No such file", "runs.csv"),
+    ],
+)
+def test_a_script_says_what_is_wrong_and_nothing_else(
+    monkeypatch, capsys, error
+):
+    monkeypatch.setattr(sys, "argv", ["compare.py"])
+
+    def main(argv):
+        raise error
+
+    with pytest.raises(SystemExit) as stop:
+        script.start(main)
+    first, last = str(stop.value).splitlines()
+    assert first == f"compare.py: {error}" and "--help" in last
+    assert capsys.readouterr() == ("", "")

@@ -179,6 +179,7 @@ def test_other_columns_are_given_by_what_they_hold(tmp_path, ending):
     found = Predictions.read(path, groups=["group_b"], ids="group_a")
     assert [*found.groups] == ["group_b"]
     assert names(found.ids) == names(IDS % 2)
+    assert [*Predictions.read(path, groups=["b"]).groups] == ["b"]
     with pytest.raises(TypeError, match="`label` must be an argument of"):
         Predictions.read(path, label="a")
     with pytest.raises(ValueError, match="votes=` and `multi_label=` exclude"):

@@ -127,6 +127,7 @@ def write_table(path, separator, columns):
             {"probs": "cat,dog,eel", "decimal": ",", "separator": "\t"},
         ),
         ("p_", "|", "label", {"probs": "p_", "class_names": list(NAMES)}),
+        ("", ",", "label", {"probs": ["cat", "dog", "eel"]}),
     ],
 )
 def test_columns_and_labels_may_have_any_names(
@@ -404,7 +405,7 @@ def test_lines_of_json_hold_the_same(tmp_path):
     np.testing.assert_allclose(read.outputs, logits, rtol=1e-6)
     assert read.ids[3] == "3.0" and read.groups["site"][3] == "1"
     for changed, words in (
-        ({"logits": [1.0]}, "lists of one length in every row. .* row=31"),
+        ({"logits": [1.0]}, "lists of one length.*choice_logits.* row=31"),
         ({"logits": "x"}, "lists of one length in every row. .* row=31"),
         ({"label": None}, "`label` must have a value in every row. .* row=31"),
     ):

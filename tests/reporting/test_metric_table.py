@@ -60,6 +60,9 @@ def test_logs_and_several_labels_have_tables_too():
     found = kc.evaluate(several, verbose=0).results["model"]
     page = kc.report(several, verbose=0).results["model"]
     assert found["macro_ece"]["value"] == page["summary"]["macro"]["ece"]
+    for name in ("micro_nll", "macro_auroc", "micro_precision"):
+        x = found[name]
+        assert x["low"] < x["value"] < x["high"], name
     assert ends({"": found["example_ece"]}) == ends(
         {"": page["examples"]["ece"]}
     )

@@ -304,22 +304,25 @@ def test_save_leaves_a_whole_file_or_the_old_one(made, tmp_path):
 def test_a_page_counts_what_predictions_are_of(lead, head, place, numbered):
     labels, logits = noisy_predictions(300)
     labels[:20] = 9
-    confidence = softmax(logits.astype("float64")).max(-1)
-    wrong = (logits.argmax(-1) != labels) & (labels != 9)
-    surest = int(np.argmax(np.where(wrong, confidence, 0.0)))
-    html = report_of(
+    report = report_of(
         labels.reshape(lead),
         logits.reshape(*lead, 4),
         from_logits=True,
         ignore_class=9,
         num_mistakes=1,
         verbose=0,
-    ).html
-    text = Page(html).text
+    )
+    html, text = report.html, Page(report.html).text
     assert f"280 predictions for {head}, of 4 classes" in text
     assert f"Neighbouring {head.split()[0]} are alike" in text
     assert f"{numbered}" in text and "Samples are numbered" not in text
-    where = np.unravel_index(surest, lead)
-    assert mistakes(Page(html)) == [where[0]]
-    assert f"{where[0]}, {place}" in text
-    assert str(where[-1]) in text.split(f"{where[0]}, {place}")[1][:20]
+    # The image with most errors, and the region where it is surely wrong.
+    found = report.results["model"]["segments"]
+    assert mistakes(Page(html)) == [
+        found["worst"][0]["place"],
+        found["regions"][0]["place"],
+    ]
+    region = found["regions"][0]
+    assert f"{region['place']}, {place}" in text
+    start, stop = region["start"][-1], region["stop"][-1]
+    assert f"s {start} to {stop - 1}" in text

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.inputs.checks import check_independent
 from keras_calib.inputs.groups import read_groups
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.predictions.correctness import (
@@ -15,16 +16,18 @@ from keras_calib.predictions.correctness import (
     time_of,
     warn_of_gaps,
 )
-from keras_calib.predictions.reader import read_predictions
+from keras_calib.predictions.reader import Reader
 from keras_calib.predictions.roles import (
     ROLES,
-    FileOptions,
     check_one_role,
     check_present,
     check_told,
     column_of,
+    group_column,
+    has_outputs,
 )
 from keras_calib.predictions.tables import Table, plain
+from keras_calib.reporting.commands.arguments import opened
 from keras_calib.reporting.commands.terminal import Progress, load_keras
 
 _VERDICTS = "accepted", "correct", "labels", "predicted"
@@ -32,6 +35,7 @@ _NUMBERS = "confidence", "score"
 # These are read where they are asked for.
 _ASKED = "groups", "units"
 _READ = "ids", "confidence", "score", *_VERDICTS, "time", *_ASKED
+_OUTPUTS = "logits", "probs"
 # Of a file's columns, those that errors name.
 _MOST_NAMES = 20
 
@@ -40,15 +44,14 @@ class AnswerLog:
     """A file of answers or labels, read in pieces.
 
     Values may be missing in `correct` and `label`, which says that there is
-    no label yet. Rows of errors count from 1.
+    no label yet. Rows of errors count from 1. A file may have outputs of all
+    classes and labels: its confidence is the largest probability.
 
     Args:
         path: A `.npz`, `.csv`, `.tsv`, `.parquet` or `.jsonl` file. The last
             has one JSON object in each line.
         columns: Names of columns by what they hold, None for the default.
-        threshold: Least score to accept, of the score or else of the
-            confidence, where the log does not say what was accepted. Or an
-            `AnswerThreshold`, which always calibrates the confidence.
+        may_lack: What of these may have its names in another file alone.
 
     Raises:
         ImportError: If a table needs pyarrow.
@@ -60,14 +63,16 @@ class AnswerLog:
         names: Names of its columns.
         is_empty: Whether it has neither a row nor columns, as a `.jsonl` file
             of a time without answers.
+        threshold: Least score to accept, of the score or else of the
+            confidence, where the log does not say what was accepted. Or an
+            `AnswerThreshold`, which always calibrates the confidence.
     """
 
     def __init__(
         self,
         path: Any,
-        columns: dict[str, str | None],
-        *,
-        threshold: Any = None,
+        columns: dict[str, Any],
+        may_lack: Sequence[str] = (),
     ):
         form = columns.get("separator"), columns.get("decimal") or "."
         self._file = Table(path, *form)
@@ -76,13 +81,20 @@ class AnswerLog:
         self.is_empty = self.num_rows == 0 and not self.names
         if self.is_empty:
             columns = {}
-        self._threshold = threshold
+        self.last: tuple[int, Any] | None = None
+        self.threshold: Any = None
+        self._reader: Reader | None = None
+        name, names, options = self.path.name, self._file.names, columns
         columns = {what: columns.get(what) for what in _READ}
+        for what in may_lack:
+            columns[what] = columns[what] if columns[what] in names else None
+        if columns["groups"]:
+            columns["groups"] = group_column(columns["groups"], names)
         asked = [x for x in columns.values() if x is not None]
-        check_present(self.path.name, self._file.names, asked)
+        check_present(name, names, asked)
         # What an option gives is not found by its own name too.
         given = {columns[x] for x in _VERDICTS}
-        free = [x for x in self._file.names if x not in given]
+        free = [x for x in names if x not in given]
         found = {
             x: column_of(x, columns[x], () if x in _ASKED else free)
             for x in _READ
@@ -96,7 +108,13 @@ class AnswerLog:
         check_one_role(used[used[0][1] == used[1][1] :])
         self._columns = {k: x for k, x in found.items() if x is not None}
         self.has = {*self._columns}
-        self.last: tuple[int, Any] | None = None
+        is_asked = any(options.get(x) for x in _OUTPUTS)
+        is_log = self.has & {*_NUMBERS, *_VERDICTS} - {"labels"}
+        if (is_asked or not is_log) and has_outputs(name, names, options):
+            self._reader = opened(path, options)
+            self.has = {"confidence", "correct"}
+            self.has |= {"ids"} if self._reader.roles.ids else set()
+            self._columns = {x: x for x in self.has}
 
     def require(self, *options: Sequence[str]) -> None:
         """Raises ValueError unless the file has one of each of the options."""
@@ -113,14 +131,21 @@ class AnswerLog:
     def require_labels(self) -> None:
         """Raises ValueError unless the file says what was right."""
         self.require(("correct", "labels"))
-        if "correct" not in self.has:
-            self.require(("predicted",))
+        if not {"correct", "predicted"} & self.has:
+            raise value_error(
+                f"{self.path.name} must have `correct`, or the answers as "
+                "`predicted` beside `label`, which alone does not say what was "
+                "right",
+                columns=self.names,
+            )
 
     def watched(
         self, progress: Progress, what: str = "Reading"
     ) -> Iterator[dict[str, np.ndarray]]:
         """The answers, piece by piece, with a line of progress."""
         told = f"{what} {self.path.name}"
+        if self._reader is not None:
+            load_keras(progress)
         return progress.rows(self.parts(), told, self.num_rows)
 
     def parts(self) -> Iterator[dict[str, np.ndarray]]:
@@ -128,6 +153,9 @@ class AnswerLog:
 
         It is 1 for a right and 0 for a wrong answer, NaN without a label.
         """
+        if self._reader is not None:
+            yield self._accepted(_confidences(self._reader), 0)
+            return
         wanted = {**self._columns}
         if "correct" in wanted:
             wanted.pop("labels", None)
@@ -174,18 +202,18 @@ class AnswerLog:
     ) -> dict[str, np.ndarray]:
         """The columns, with what was accepted and calibrated confidences."""
         accepted = None
-        if callable(self._threshold):
-            column = self._threshold.column
+        if callable(self.threshold):
+            column = self.threshold.column
             self.require((column,))
-            read |= self._threshold(read[column])
+            read |= self.threshold(read[column])
             accepted = read.pop("accept")
         if "accepted" in read:
             name = self._columns["accepted"]
             accepted = flags_of(self._file, name, read["accepted"], start)
-        elif accepted is None and self._threshold is not None:
+        elif accepted is None and self.threshold is not None:
             column = "score" if "score" in read else "confidence"
             self.check_score(read[column], column, start)
-            accepted = read[column] >= self._threshold
+            accepted = read[column] >= self.threshold
         return read if accepted is None else {**read, "accepted": accepted}
 
     def check_score(self, values: np.ndarray, role: str, start: int) -> None:
@@ -209,72 +237,84 @@ class AnswerLog:
             self.last = row, now
 
 
-def is_log(path: str, columns: dict[str, Any]) -> bool:
-    """Whether a file has confidences, not outputs of all classes."""
-    names = Table(path, columns["separator"], columns["decimal"] or ".").names
-    return bool(columns["confidence"]) or "confidence" in names
-
-
-def labelled_answers(
-    path: str,
-    columns: dict[str, Any],
-    progress: Progress,
-    of_confidence: bool = False,
-) -> tuple[Outcomes, np.ndarray | None]:
-    """The answers of a file that have a label, and their ids or None.
+class LabelledLog:
+    """The answers of a file that have a label.
 
     Files are logs, or predictions of all classes, whose confidence is the
     largest probability. The score is what the file has: a score or, with
     `of_confidence` or where it has no score, the confidence. A `risk` among the
     columns needs rows of different units.
+
+    Raises ValueError if the file cannot be read or columns are absent.
+
+    Attributes:
+        is_top1: Whether the file has no outputs of all classes.
     """
-    names = Table(path, columns["separator"], columns["decimal"] or ".").names
-    by_score = "score" in names and not columns["confidence"]
-    if of_confidence or not (columns["score"] or by_score):
-        found = _confidences(path, columns, progress)
-    else:
-        found = _scores(path, columns, progress)
-    correct = found["correct"]
-    if not len(correct):
-        raise value_error("the log must have answers", rows=0)
-    here = ~np.isnan(correct)
-    if not here.any():
-        raise value_error("the log must have labels", rows=len(correct))
-    if "ids" in found:
-        ids, first, times = np.unique(
-            found["ids"], return_index=True, return_counts=True
-        )
-        if len(ids) < len(found["ids"]):
-            place = np.argmax(times > 1)
-            raise value_error(
-                "every `id` must be there once, as the guarantee is for "
-                "answers that are independent; `ids=` gives another column",
-                row=int(first[place]) + 1,
-                id=str(ids[place]),
-                times=int(times[place]),
+
+    def __init__(
+        self, path: Any, columns: dict[str, Any], of_confidence: bool = False
+    ):
+        form = columns["separator"], columns["decimal"] or "."
+        has_score = "score" in Table(path, *form).names
+        by_score = columns["score"] or has_score and not columns["confidence"]
+        self._risk = columns.get("risk")
+        self._group = columns.get("groups") or ""
+        self._log: Any = None
+        self._told, self.is_top1 = f"Reading {path}", True
+        if by_score and not of_confidence:
+            self._log = AnswerLog(path, columns)
+            self._log.require(("score",))
+            self._log.require_labels()
+        else:
+            groups = (self._group,) if self._group else ()
+            self._reader = opened(path, columns, groups)
+            self.is_top1 = self._reader.roles.kind == "records"
+
+    def read(self, progress: Progress) -> tuple[Outcomes, np.ndarray | None]:
+        """The answers, and their ids or None."""
+        if self._log is not None:
+            found = _scores(self._log, progress)
+        else:
+            if not self.is_top1:
+                load_keras(progress)
+            watched = functools.partial(progress.rows, what=self._told)
+            found = _confidences(self._reader, watched, self._group)
+        correct = found["correct"]
+        if not len(correct):
+            raise value_error("the log must have answers", rows=0)
+        here = ~np.isnan(correct)
+        if not here.any():
+            raise value_error("the log must have labels", rows=len(correct))
+        if "ids" in found:
+            ids, first, times = np.unique(
+                found["ids"], return_index=True, return_counts=True
             )
-    found = {name: x[here] for name, x in found.items()}
-    if columns.get("risk"):
-        check_independent(correct.shape, found.get("units"))
-    confidence = found.get("confidence")
-    score = found["score"] if confidence is None else confidence
-    rows = Outcomes(
-        score.astype("float64"), found["correct"], confidence=confidence
-    )
-    if "groups" in found:
-        own = found["groups"].astype(str)
-        known, places = read_groups(own, own.shape)
-        rows = rows._replace(group=places, names=known)
-    return rows, found.get("ids")
+            if len(ids) < len(found["ids"]):
+                place = np.argmax(times > 1)
+                raise value_error(
+                    "every `id` must be there once, as the guarantee is for "
+                    "answers that are independent; `ids=` gives another column",
+                    row=int(first[place]) + 1,
+                    id=str(ids[place]),
+                    times=int(times[place]),
+                )
+        found = {name: x[here] for name, x in found.items()}
+        if self._risk:
+            check_independent("--risk", correct.shape, found.get("units"))
+        confidence = found.get("confidence")
+        score = found["score"] if confidence is None else confidence
+        rows = Outcomes(
+            score.astype("float64"), found["correct"], confidence=confidence
+        )
+        if "groups" in found:
+            own = found["groups"].astype(str)
+            known, places = read_groups(own, own.shape)
+            rows = rows._replace(group=places, names=known)
+        return rows, found.get("ids")
 
 
-def _scores(
-    path: str, columns: dict[str, Any], progress: Progress
-) -> dict[str, np.ndarray]:
+def _scores(log: AnswerLog, progress: Progress) -> dict[str, np.ndarray]:
     """Columns of a log of scores; correctness is NaN without a label."""
-    log = AnswerLog(path, columns)
-    log.require(("score",))
-    log.require_labels()
     kept: dict[str, list] = {"correct": []}
     start = 0
     for part in log.watched(progress):
@@ -291,19 +331,11 @@ def _scores(
 
 
 def _confidences(
-    path: str, columns: dict[str, Any], progress: Progress
+    reader: Reader, watched: Any = None, group: str = ""
 ) -> dict[str, np.ndarray]:
     """Columns of predictions; correctness is NaN where a row counts nowhere."""
-    if not is_log(path, columns):
-        load_keras(progress)
-    group = columns["groups"]
-    options = {x: columns.get(x) for x in FileOptions.__annotations__}
-    options["groups"] = (group,) if group else ()
-    watched = functools.partial(progress.rows, what=f"Reading {path}")
-    p = read_predictions(
-        path, {k: x for k, x in options.items() if x is not None}, watched
-    )
-    check_independent(p.shape, None)
+    p = reader.read(watched)
+    check_independent("A threshold", p.shape)
     rows = p.outcomes(every=True)
     weight = np.ones(len(p)) if rows.weight is None else rows.weight
     if np.any((weight != 0.0) & (weight != 1.0)):
@@ -318,16 +350,3 @@ def _confidences(
     }
     others = {"ids": p.ids, "units": p.units, "groups": p.groups.get(group)}
     return found | {k: x for k, x in others.items() if x is not None}
-
-
-def check_independent(shape: tuple[int, ...], units: Any) -> None:
-    """Raises ValueError for a guarantee of rows that depend on each other."""
-    repeated = units is not None and len(np.unique(units)) < len(units)
-    if len(shape) > 1 or repeated:
-        raise value_error(
-            "a guarantee needs one prediction for each sample: tokens of a "
-            "text, pixels of an image, or rows of one unit, are not "
-            "independent. Draw one row of each unit at random",
-            shape=shape,
-            units=None if units is None else len(np.unique(units)),
-        )

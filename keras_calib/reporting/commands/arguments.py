@@ -4,7 +4,8 @@ Nothing here needs Keras or NumPy: help and errors of usage come at once.
 """
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_calib.backend.errors import value_error
@@ -48,18 +49,24 @@ DELTA: Options = {
         "help": "probability that the guarantee fails (%(default)s)",
     }
 }
-# The form of text files.
+# The form of files, and their classes.
 FORM: Options = {
+    "--class-names NAMES": (
+        "names of the classes in the order of their ids, with commas between "
+        "them; or a .txt file with one name in each line"
+    ),
+    "--ignore-class ID": "class id of samples that do not count",
     "--separator SIGN": (
         "sign between the columns of a .csv file; by default the one of , ; | "
         "and tab that is most frequent in its first line"
     ),
-    "--decimal": {
+    "--decimal SIGN": {
         "default": ".",
         "choices": (".", ","),
         "help": "decimal point of a .csv file (%(default)s)",
     },
 }
+_OUTPUTS = "logits", "probs"
 # Flags that an output is written to, or that need not be there yet.
 _WRITTEN = "--out", "--state"
 
@@ -74,7 +81,9 @@ class Command(NamedTuple):
         options: Its flags, by the title of their group or "".
         check_own: Raises ValueError for arguments that are wrong, alone or
             together.
-        run: Does the work; returns what to print, None if it printed.
+        open_own: Opens the file of a flag and finds its columns, without Keras;
+            raises ValueError for one that is absent. Returns what reads it.
+        run: Does the work; returns what to print.
         files: The flag whose files may be given without it.
         may_do_without: Whether no such file need be given.
     """
@@ -84,7 +93,8 @@ class Command(NamedTuple):
     words: dict[str, str]
     options: dict[str, Options]
     check_own: Callable[[argparse.Namespace], None]
-    run: Callable[[argparse.Namespace, Progress], Found | None]
+    open_own: Callable[[argparse.Namespace, str, str], Any]
+    run: Callable[[argparse.Namespace, Progress], Found]
     files: str = ""
     may_do_without: bool = False
 
@@ -135,20 +145,30 @@ class Command(NamedTuple):
                 **{"--separator": given.separator},
             )
         check_told(vars(given))
+        given.class_names = _class_names(given.class_names)
         self.check_own(given)
 
-    def check_files(self, given: argparse.Namespace) -> None:
-        """Raises ValueError for a file that is not there, before long work."""
+    def open(self, given: argparse.Namespace) -> None:
+        """Opens the files as `given.opened`: flag, path and what reads it.
+
+        Raises ValueError for a file that is not there or lacks a column.
+        """
         from keras_calib.backend.files import path_of
 
-        for name, text, _ in self._files(given):
-            if name in _WRITTEN:
-                continue
-            with blamed(f"{name}={text}"):
+        given.opened = []
+        for flag, text in self.read(given):
+            with blamed(f"{flag}={text}"):
                 try:
                     path_of(text).stat()
                 except OSError as error:
                     raise ValueError(str(error.strerror)) from error
+                found = self.open_own(given, flag, text)
+            given.opened.append((flag, text, found))
+
+    def read(self, given: argparse.Namespace) -> list[tuple[str, str]]:
+        """Flags and paths of the files to read."""
+        files = self._files(given)
+        return [(flag, text) for flag, text, _ in files if flag not in _WRITTEN]
 
     def _files(
         self, given: argparse.Namespace
@@ -164,13 +184,44 @@ class Command(NamedTuple):
                     yield name, text, kind.split("|") if kind else []
 
 
+def _class_names(text: str | None) -> list[str] | None:
+    """Names of classes from a list with commas, or a file of lines."""
+    if text is None:
+        return None
+    names = text.split(",")
+    if text.lower().endswith(".txt"):
+        try:
+            names = Path(text).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeError) as error:
+            raise OSError(f"--class-names={text}: {error}") from error
+    names = [name.strip() for name in names]
+    if len(names) < 2 or len({*names}) < len(names) or "" in names:
+        raise value_error(
+            "--class-names must be names, at least two, each once",
+            names=names[:20],
+        )
+    return names
+
+
+def opened(path: Any, given: Mapping[str, Any], groups: Any = ()) -> Any:
+    """What reads the predictions of a file, by the columns that are given."""
+    from keras_calib.predictions.reader import Reader
+    from keras_calib.predictions.roles import FileOptions
+
+    own = {k: given.get(k) for k in FileOptions.__annotations__}
+    own["groups"] = groups
+    return Reader(path, {k: x for k, x in own.items() if x is not None})
+
+
 def columns(*roles: str, **told: str) -> Options:
     """The flags of columns: they and their help are the same in all commands.
 
     What is `told` takes the place of the help of `ROLES`.
     """
-    found = {x: told.get(x, ROLES[x].told) for x in roles}
-    return {f"--{x.replace('_', '-')} NAME": text for x, text in found.items()}
+    return {
+        f"{flag} NAME{'S' * (x in _OUTPUTS)}": told.get(x, ROLES[x].told)
+        for x, flag in flags(*roles).items()
+    }
 
 
 def flags(*names: str) -> dict[str, str]:

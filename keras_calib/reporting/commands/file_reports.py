@@ -23,10 +23,8 @@ from keras_calib.exporting.answer_threshold import (
     calibrator_facts,
     told_calibrator,
 )
+from keras_calib.inputs.checks import check_independent
 from keras_calib.predictions import Predictions
-from keras_calib.predictions.reader import read_predictions
-from keras_calib.predictions.roles import FileOptions
-from keras_calib.reporting.commands.answer_log import check_independent
 from keras_calib.reporting.commands.repeated_samples import (
     check_apart,
     check_ids_apart,
@@ -59,14 +57,13 @@ class ConfidenceCalibrator:
         return f"{self.facts['name']} map of the confidence"
 
 
-def report_of_files(
-    given: Namespace, paths: list[tuple[str, str]], progress: Progress
-) -> ReportPage:
-    """The report that the arguments of the command ask for.
-
-    `paths` has the flag and the path of each file, predictions first.
-    """
-    files = _read(given, paths, progress)
+def report_of_files(given: Namespace, progress: Progress) -> ReportPage:
+    """The report that the arguments of the command ask for."""
+    files: dict[str, Predictions] = {}
+    for name, text, reader in given.opened:
+        with blamed(flag := f"{name}={text}"):
+            watched = functools.partial(progress.rows, what=f"Reading {flag}")
+            files[flag] = reader.read(watched)
     for fact in ("kind", "num_classes"):
         _check_alike(fact, files)
     models = dict(itertools.islice(files.items(), len(given.predictions)))
@@ -107,7 +104,7 @@ def report_of_files(
     # What the page says of the files: names without folders, and dates. Of
     # held-out data it has no other place to say how many they are.
     notes, named = {}, iter(names)
-    for flag, text in paths:
+    for flag, text, _ in given.opened:
         what, said = _FILE_NOTES[flag], [Path(text).name]
         if flag == "--predictions" and len(names) > 1:
             what += f" of {next(named)}"
@@ -129,25 +126,6 @@ def report_of_files(
             notes=given.notes or notes,
             verbose=0,
         )
-
-
-def _read(
-    given: Namespace, paths: list[tuple[str, str]], progress: Progress
-) -> dict[str, Predictions]:
-    """Predictions by flag and path; the first names the classes of all."""
-    files: dict[str, Predictions] = {}
-    options = {x: getattr(given, x) for x in FileOptions.__annotations__}
-    for flag, text in paths:
-        # Groups are compared on the predictions alone.
-        own = {**options, "class_names": given.class_names}
-        own["groups"] = given.groups if flag == "--predictions" else ()
-        with blamed(flag := f"{flag}={text}"):
-            watched = functools.partial(progress.rows, what=f"Reading {flag}")
-            p = read_predictions(text, own, watched)
-        files[flag] = p
-        if p.class_names is not None:
-            given.class_names = p.class_names
-    return files
 
 
 def _check_alike(fact: str, files: dict[str, Predictions]) -> None:
@@ -172,7 +150,7 @@ def _fitted(
             if flag.startswith("--calibration"):
                 calibrator = _calibrator(p, given, progress)
                 continue
-            check_independent(p.shape, p.units)
+            check_independent(flag, p.shape, p.units)
             progress.say("Choosing the threshold ...")
             target: dict[str, Any] = {"risk": given.risk, "delta": given.delta}
             # A choice has a calibrator.

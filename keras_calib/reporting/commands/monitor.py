@@ -2,8 +2,9 @@
 
 import argparse
 import math
+from typing import Any
 
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import value_error, warn
 from keras_calib.reporting.commands.arguments import (
     FORM,
     Command,
@@ -23,7 +24,8 @@ an alarm is at most --delta. An alarm ends the command with exit code 3.
 A log has one row for each answer, in their order:
   id          of the answer; needed for --late-labels. Without it, --state
               cannot refuse a log that was read before
-  confidence  of the predicted class, in [0, 1]
+  confidence  of the predicted class, in [0, 1]; or, as `threshold` reads
+              them, `label` with logits or probabilities of all classes
   accepted    1 or 0, true or false. Without it, --threshold says what is
               accepted, by the column `score`, or else by the confidence. A
               file of `threshold` calibrates the confidence of any log first
@@ -54,6 +56,7 @@ _WORDS = {
     'unknown="skip"': "--unknown=skip",
 }
 _NAMES = ("risk", "calibration", "coverage")
+_OF_LABELS = "correct", "labels", "predicted"
 
 
 def _numbers(text: str, count: int) -> list[float]:
@@ -168,7 +171,7 @@ _COLUMNS: Options = {
     ),
     **columns(
         *("ids", "confidence", "score", "accepted", "correct", "labels"),
-        *("predicted", "time"),
+        *("predicted", "time", "logits", "probs"),
         score="column of the score that --threshold is for",
     ),
     **FORM,
@@ -191,6 +194,60 @@ def _check(given: argparse.Namespace) -> None:
         )
 
 
+def _open(given: argparse.Namespace, flag: str, path: str) -> Any:
+    from keras_calib.reporting.commands.answer_log import AnswerLog
+
+    columns, log = vars(given), None
+    if flag == "--log":
+        # What the late labels have, the log need not.
+        free = _OF_LABELS if given.late_labels else ()
+        log = AnswerLog(path, columns, free)
+        if not log.is_empty:
+            _check_log(log, given)
+    elif flag == "--late-labels":
+        own = "ids", *_OF_LABELS, "separator", "decimal"
+        log = AnswerLog(path, {k: columns[k] for k in own})
+        if not log.is_empty:
+            log.require(("ids",))
+            log.require_labels()
+    return log
+
+
+def _check_log(log: Any, given: argparse.Namespace) -> None:
+    if not given.state and given.tolerance != "none":
+        check_confidence(log)
+    if given.threshold is None and "accepted" not in log.has:
+        raise value_error(
+            f"{log.path.name} must have a column `accepted`; --accepted gives "
+            "another name, and --threshold the least score to accept, or the "
+            "file of `threshold`",
+            columns=log.names,
+        )
+    if "accepted" not in log.has:
+        log.require(("score", "confidence"))
+    if "labels" in log.has:
+        log.require_labels()
+    if "ids" in log.has:
+        return
+    if given.late_labels:
+        log.require(("ids",))
+    if given.state:
+        warn(
+            f"{log.path.name} has no column `id`: if it is given again, its "
+            "answers count twice"
+        )
+
+
+def check_confidence(log: Any) -> None:
+    """Raises ValueError for a log without what calibration is watched by."""
+    if "confidence" not in log.has:
+        raise value_error(
+            f"{log.path.name} must have a column `confidence`; without it, "
+            "`tolerance=none` leaves calibration out",
+            columns=log.names,
+        )
+
+
 def _run(given: argparse.Namespace, progress: Progress) -> Found:
     """Watches the log; the code is 3 with an alarm, else 0."""
     selector, out = given.selector or "", given.out
@@ -202,5 +259,5 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
 
 
 COMMAND = Command(
-    _DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _run, files="log"
+    _DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _open, _run, files="log"
 )

@@ -14,6 +14,7 @@ from keras_calib.reporting.commands.arguments import (
     Options,
     columns,
     flags,
+    opened,
     share,
 )
 from keras_calib.reporting.commands.terminal import (
@@ -51,7 +52,7 @@ _SHARES = {
     "--accuracy": (None, "that of a calibrated network, in place of a pilot"),
     "--delta": (0.05, "probability that the guarantee fails"),
     "--power": (0.8, "probability to certify the risk"),
-    "--coverage": (1.0, "share of the surest that have this --accuracy"),
+    "--coverage": (None, "share of the surest with this --accuracy (1)"),
 }
 _OPTIONS: Options = {
     "--pilot FILE": "predictions with labels",
@@ -69,13 +70,11 @@ _OPTIONS: Options = {
     },
     "--out FILE.png|.svg|.json|.csv": "picture or table to write too",
 }
-_ROLES = "labels", "logits", "probs", "confidence", "correct", "predicted"
-_READ = *_ROLES, "units", "separator", "decimal"
 _COLUMNS = {
     **columns(
-        *(*_ROLES, "units"),
-        logits="columns of logits, as in `report`",
-        probs="columns of probabilities, as in `report`",
+        *("labels", "logits", "probs", "confidence", "correct", "predicted"),
+        *("sample_weight", "units", "ids", "groups"),
+        groups="refused: plan for the rows of each group alone",
     ),
     **FORM,
 }
@@ -90,27 +89,41 @@ def _check(given: argparse.Namespace) -> None:
         )
     if given.pilot is None and given.accuracy is None:
         raise ValueError("One of --pilot and --accuracy must be given")
-    if given.pilot is not None and given.accuracy is not None:
-        raise ValueError("--pilot and --accuracy exclude each other")
+    if given.pilot is not None:
+        for name in ("accuracy", "coverage"):
+            if getattr(given, name) is not None:
+                raise ValueError(
+                    f"--pilot and --{name} exclude each other: the pilot "
+                    "tells it, and the plan has a line for each coverage"
+                )
+    if given.groups is not None:
+        raise value_error(
+            "a plan is for one threshold: give the rows of each group as a "
+            "pilot of their own, with --delta over the number of groups",
+            **{"--groups": given.groups},
+        )
+
+
+def _open(given: argparse.Namespace, _: str, path: str) -> Any:
+    return opened(path, vars(given))
 
 
 def _run(given: argparse.Namespace, progress: Progress) -> Found:
     """The plan, which is written where --out says."""
     load_keras(progress)
-    from keras_calib.predictions import Predictions
-    from keras_calib.reporting.commands.answer_log import check_independent
+    from keras_calib.inputs.checks import check_independent
     from keras_calib.selection import plan
 
     pilot = None
     if given.pilot:
         progress.say(f"Reading {given.pilot} ...")
         with blamed(f"--pilot={given.pilot}"):
-            read = {x: getattr(given, x) for x in _READ}
-            pilot = Predictions.read(given.pilot, **read)
-            check_independent(pilot.shape, pilot.units)
+            pilot = given.opened[0][2].read()
+            check_independent("A plan", pilot.shape, pilot.units)
     progress.say("Simulating selections ...")
     names = [x.removeprefix("--") for x in _SHARES]
     options = {x: getattr(given, x) for x in (*names, "max_samples")}
+    options["coverage"] = given.coverage or 1.0
     at_fault = blamed(f"--pilot={given.pilot}") if pilot else of_arguments()
     with at_fault:
         found = plan(pilot=pilot, **options)
@@ -145,6 +158,7 @@ COMMAND = Command(
     _WORDS,
     {"": _OPTIONS, "columns": _COLUMNS},
     _check,
+    _open,
     _run,
     files="pilot",
     may_do_without=True,

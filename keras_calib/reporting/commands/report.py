@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.arguments import (
@@ -12,13 +13,26 @@ from keras_calib.reporting.commands.arguments import (
     Options,
     columns,
     flags,
+    opened,
 )
-from keras_calib.reporting.commands.terminal import Found, Progress, load_keras
+from keras_calib.reporting.commands.conditions import (
+    FAILED,
+    check_metrics,
+    conditions,
+    failures,
+    told,
+)
+from keras_calib.reporting.commands.terminal import (
+    Found,
+    Progress,
+    load_keras,
+    of_arguments,
+)
 
 _DESCRIPTION = """\
-Makes one HTML file that says how far the confidence of a classifier can be
-trusted, from predictions of any framework: a verdict in words, metrics with
-intervals, pictures, a slider from risk to threshold.
+Says how far the confidence of a classifier can be trusted, from predictions of
+any framework: a verdict and numbers with intervals on the terminal, and with
+--out one HTML file that has pictures and a slider from risk to threshold too.
 
 A file of predictions is one of
   .npz        arrays `labels` and `logits` or `probs`;
@@ -47,7 +61,8 @@ refused, and so are --ids that are in two of them.
 """
 _EXAMPLES = """\
 examples:
-  keras-calib report --predictions=test.parquet --out=report.html
+  keras-calib report test.parquet --out=report.html
+  keras-calib report test.parquet --fail-if='ece > 0.02'
   keras-calib report --predictions=test.csv --labels=species --probs='p_*' \\
       --decimal=, --out=report.html
   keras-calib report --predictions=test.npz --calibration=cal.npz \\
@@ -72,10 +87,10 @@ _FILES: Options = {
             "model, which is named by its file"
         ),
     },
-    "--out FILE": {
-        "required": True,
-        "help": "the .html file to write; - for standard output",
-    },
+    "--out FILE": (
+        "the .html file to write, - for standard output; without it the "
+        "terminal alone shows verdict and numbers"
+    ),
     "--calibration FILE": "predictions on other data, to fit a calibrator on",
     "--calibrator": {
         "choices": ("choose", "temperature", "affine", "beta"),
@@ -104,18 +119,9 @@ _COLUMNS: Options = {
         "action": "store_true",
         "help": "each output is a label of its own, and labels are 0 or 1",
     },
-    "--logits NAMES": (
-        "columns of logits: one column of lists or an array; the start of "
-        "names that go on with _ and the class; a pattern with * in place of "
-        "the class, such as 'P(*)'; or names with commas between them, in the "
-        "order of the class ids"
-    ),
-    "--probs NAMES": (
-        "the same for probabilities; a single column of numbers is that of the "
-        "second of two classes"
-    ),
     **columns(
-        *("confidence", "correct", "predicted", "sample_weight", "units"),
+        *("logits", "probs", "confidence", "correct", "predicted"),
+        *("sample_weight", "units"),
         confidence=(
             "column of the probability of the predicted class, for logs that "
             "hold no other"
@@ -130,11 +136,6 @@ _COLUMNS: Options = {
         "columns of groups to compare, such as site,sex: the page says of each "
         "how often it is right and how sure"
     ),
-    "--class-names NAMES": (
-        "names of the classes in the order of their ids, with commas between "
-        "them; or a .txt file with one name in each line"
-    ),
-    "--ignore-class ID": "class id of samples that do not count",
     **FORM,
 }
 _CONTENT: Options = {
@@ -145,6 +146,16 @@ _CONTENT: Options = {
     "--num-bins N": {
         "default": 15,
         "help": "number of bins of the ECE, at most 1000 (%(default)s)",
+    },
+    "--fail-if CONDITIONS": {
+        "type": conditions,
+        "action": "extend",
+        "default": [],
+        "help": (
+            "end with exit code 4 if one holds, such as 'ece > 0.02, accuracy "
+            "< 0.9': metrics of what users get, after calibration if there is "
+            "any; another name is refused with a list of all"
+        ),
     },
     "--title": {"default": "Calibration report", "help": "title of the page"},
     "--notes NAME=TEXT": {
@@ -166,14 +177,15 @@ def _check(given: argparse.Namespace) -> None:
         )
     if not given.predictions:
         raise ValueError("--predictions, the file to report on, must be given")
-    if given.out != "-":
+    check_metrics(given.fail_if)
+    if given.out not in (None, "-"):
         out = Path(given.out)
         if out.suffix.lower() not in (".html", ".htm") or out.is_dir():
             raise value_error(
                 "--out must be a file that ends in .html",
                 **{"--out": given.out},
             )
-    elif given.json:
+    elif given.out and given.json:
         raise ValueError("--json and --out=- exclude each other")
     if (given.selection is None) != (given.risk is None):
         raise ValueError(
@@ -196,13 +208,12 @@ def _check(given: argparse.Namespace) -> None:
             f"not {len(given.predictions)}"
         )
     # Resolved, as links and spellings give one file several paths.
-    places = [Path(text).resolve() for _, text in _files(given)]
+    places = [Path(text).resolve() for _, text in COMMAND.read(given)]
     if len({*places}) < len(places):
         raise ValueError(
             "--predictions, --calibration and --selection must be different "
             f"data. Received: {', '.join(map(str, places))}"
         )
-    given.class_names = _class_names(given.class_names)
     given.groups = given.groups.split(",") if given.groups else []
     if given.notes is not None:
         pairs = [text.partition("=") for text in given.notes]
@@ -215,56 +226,46 @@ def _check(given: argparse.Namespace) -> None:
         given.notes = notes
 
 
-def _run(given: argparse.Namespace, progress: Progress) -> Found | None:
-    """Writes the report; its path and its verdict."""
+def _open(given: argparse.Namespace, flag: str, path: str) -> Any:
+    is_first = flag == "--predictions"
+    # Groups are compared on the predictions alone.
+    reader = opened(path, vars(given), given.groups if is_first else ())
+    # The first file names the classes of all.
+    given.class_names = reader.class_names or given.class_names
+    with of_arguments():
+        check_metrics(given.fail_if, reader.roles.kind)
+    return reader
+
+
+def _run(given: argparse.Namespace, progress: Progress) -> Found:
+    """Writes the report; its path, its verdict and its numbers."""
     load_keras(progress)
     from keras_calib.plots.display import printable
     from keras_calib.reporting.commands.file_reports import report_of_files
 
-    report = report_of_files(given, _files(given), progress)
+    report = report_of_files(given, progress)
+    failed = failures(report.results, given.fail_if)
+    error = f"--fail-if: {'; '.join(failed)}" if failed else None
+    facts = {"out": given.out, "models": report.results, "failed": failed}
+    text = ""
     if given.out == "-":
         progress.clear()
         sys.stdout.buffer.write(report.html.encode("utf-8"))
         sys.stdout.buffer.flush()
-        return None
-    path = str(report.save(given.out))
-    lines = [path]
-    for name, results in report.results.items():
-        told = results["verdict"]
-        start = f"{name}: " * (len(report.results) > 1)
-        lines.append(f"{start}{told['answer']} {told['advice']}")
-    text = "\n".join(map(printable, lines))
-    return Found(text, {"out": path, "models": report.results})
-
-
-def _files(given: argparse.Namespace) -> list[tuple[str, str]]:
-    """Flags and paths of the files to read, predictions first."""
-    paths = [("--predictions", text) for text in given.predictions]
-    for name in ("calibration", "selection"):
-        if getattr(given, name) is not None:
-            paths.append((f"--{name}", getattr(given, name)))
-    return paths
-
-
-def _class_names(text: str | None) -> list[str] | None:
-    """Names of classes from a list with commas, or a file of lines."""
-    if text is None:
-        return None
-    names = text.split(",")
-    if text.lower().endswith(".txt"):
-        try:
-            names = Path(text).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeError) as error:
-            raise OSError(f"--class-names={text}: {error}") from error
-    names = [name.strip() for name in names]
-    if len(names) < 2 or len({*names}) < len(names) or "" in names:
-        raise value_error(
-            "--class-names must be names, at least two, each once",
-            names=names[:20],
-        )
-    return names
+    else:
+        if given.out is not None:
+            text = facts["out"] = str(report.save(given.out))
+        text = printable(f"{text}\n{told(report.results)}".lstrip())
+    return Found(text, facts, FAILED if failed else 0, error)
 
 
 COMMAND = Command(
-    _DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _run, files="predictions"
+    _DESCRIPTION,
+    _EXAMPLES,
+    _WORDS,
+    _GROUPS,
+    _check,
+    _open,
+    _run,
+    files="predictions",
 )

@@ -80,11 +80,9 @@ _TARGET: Options = {
 }
 _COLUMNS = columns(
     *("confidence", "score", "logits", "probs", "correct", "labels"),
-    *("predicted", "ids", "units", "groups"),
+    *("predicted", "sample_weight", "ids", "units", "groups"),
     score="column of the score; the threshold is for it, if there is",
     groups="column of groups, such as tasks: a threshold for each",
-    logits="columns of logits, as in `report`",
-    probs="columns of probabilities, as in `report`",
 )
 _GROUPS = {"files": _FILES, "target": _TARGET, "columns": {**_COLUMNS, **FORM}}
 
@@ -112,6 +110,15 @@ def _check(given: argparse.Namespace) -> None:
             )
 
 
+def _open(given: argparse.Namespace, flag: str, path: str) -> Any:
+    from keras_calib.reporting.commands.answer_log import LabelledLog
+
+    columns = vars(given)
+    if flag == "--calibration":
+        columns = {**columns, "groups": None, "risk": None}
+    return LabelledLog(path, columns, given.calibration is not None)
+
+
 def _run(given: argparse.Namespace, progress: Progress) -> Found:
     """The threshold, which is written where --out says."""
     if given.calibration is not None:
@@ -124,33 +131,25 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
         told_calibrator,
     )
     from keras_calib.exporting.statement import write_statement
-    from keras_calib.reporting.commands.answer_log import (
-        is_log,
-        labelled_answers,
-    )
     from keras_calib.reporting.commands.repeated_samples import check_ids_apart
     from keras_calib.selection.ladder import counted
     from keras_calib.selection.thresholds import ErrorTarget
 
+    files = {flag: found for flag, _, found in given.opened}
     with blamed(f"--log={given.log}"):
-        log, ids = labelled_answers(
-            given.log, vars(given), progress, bool(given.calibration)
-        )
+        log, ids = files["--log"].read(progress)
     lines, score = [], log.score
     facts: dict[str, Any] | None = None
     if given.calibration:
         with blamed(f"--calibration={given.calibration}"):
-            columns = {**vars(given), "groups": None, "risk": None}
-            other, others = labelled_answers(
-                given.calibration, columns, progress, True
-            )
+            other, others = files["--calibration"].read(progress)
             check_ids_apart({"--log": ids, "--calibration": others})
             progress.say("Fitting the calibrator ...")
             kind = given.calibrator or "affine"
             facts = calibrator_facts(other.score, other.correct, kind)
             score = calibrated_confidence(facts, score)
         lines.append(told_calibrator(facts))
-        if not is_log(given.calibration, vars(given)):
+        if not files["--calibration"].is_top1:
             lines.append(
                 "It maps the largest probability alone: a temperature of the "
                 "logits of all classes is another one."
@@ -198,5 +197,5 @@ def _told(chosen: Any, what: str) -> list[str]:
 
 
 COMMAND = Command(
-    _DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _run, files="log"
+    _DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _open, _run, files="log"
 )

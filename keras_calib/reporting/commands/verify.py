@@ -46,9 +46,10 @@ _WORDS = {
 # Of a log, as `threshold` reads it; an exported model has records.
 _OF_LOG = "logits", "probs", "labels", "predicted", "ids"
 _READ = "score", "confidence", "correct", *_OF_LOG, "groups", "cost"
+_OF_CLASSES = "logits", "probs"
 
 _OPTIONS: Options = {
-    "path": "the exported folder or file, or the file of a threshold",
+    "path FILE": "the exported folder or file, or the file of a threshold",
     "--data FILE": "records of the data that chose the threshold",
     **columns(
         *_READ,
@@ -67,6 +68,17 @@ def _check(given: argparse.Namespace) -> None:
     used = [f"--{x}" for x in read if getattr(given, x) is not None]
     if used and given.data is None:
         raise ValueError(f"{', '.join(used)} needs --data, the records to read")
+
+
+def _open(given: argparse.Namespace, flag: str, path: str) -> None:
+    from keras_calib.predictions.roles import check_present, group_column
+    from keras_calib.predictions.tables import Table
+
+    if flag == "--data":
+        table = Table(path, given.separator, given.decimal)
+        single = [getattr(given, x) for x in _READ if x not in _OF_CLASSES]
+        asked = [group_column(x, table.names) for x in single if x]
+        check_present(table.path.name, table.names, asked)
 
 
 def _run(given: argparse.Namespace, progress: Progress) -> Found:
@@ -116,7 +128,7 @@ def _records(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     from keras_calib.exporting.statement_check import records_of_file
     from keras_calib.predictions.predictions import Predictions
     from keras_calib.predictions.tables import Table
-    from keras_calib.reporting.commands.answer_log import labelled_answers
+    from keras_calib.reporting.commands.answer_log import LabelledLog
 
     facts = read_statement(statement_path(path_of(given.path)))
     if facts["artefact"] is not None:
@@ -132,7 +144,7 @@ def _records(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     if column == "score":
         # A log may have both.
         names["score"] = given.score or column
-    log, _ = labelled_answers(given.data, names, progress, column != "score")
+    log, _ = LabelledLog(given.data, names, column != "score").read(progress)
     found: dict[str, Any] = {"scores": log.score, "correct": log.correct}
     if column == "confidence":
         right = found.pop("correct")
@@ -142,4 +154,5 @@ def _records(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     return found
 
 
-COMMAND = Command(_DESCRIPTION, _EXAMPLES, _WORDS, {"": _OPTIONS}, _check, _run)
+_GROUPS = {"": _OPTIONS}
+COMMAND = Command(_DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _open, _run)

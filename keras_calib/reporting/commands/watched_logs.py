@@ -17,6 +17,7 @@ from keras_calib.exporting.statement import read_statement
 from keras_calib.inputs.checks import check_in
 from keras_calib.monitoring import Monitor
 from keras_calib.reporting.commands.answer_log import AnswerLog
+from keras_calib.reporting.commands.monitor import check_confidence
 from keras_calib.reporting.commands.terminal import (
     Found,
     Progress,
@@ -25,6 +26,11 @@ from keras_calib.reporting.commands.terminal import (
 )
 
 _WAITING = 100_000
+_UNCALIBRATED = (
+    "If nothing calibrates these confidences, the alarm of calibration is no "
+    "change: --tolerance=none leaves it out, --tolerance=0.1 allows such a "
+    "gap, and `keras-calib threshold --calibration` fits a calibrator."
+)
 _PAGE = """\
 <!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Monitor</title></head>
@@ -53,13 +59,14 @@ def watch_logs(given: Namespace, progress: Progress) -> Found:
                     check_in("--restart", name, [*monitor.limits])
             monitor.restart(*given.restart)
         lines: list[str] = []
-        columns, last = vars(given), None
-        for path in given.log:
+        last = None
+        for flag, path, log in given.opened:
+            if flag != "--log" or log.is_empty:
+                continue
             with blamed(f"--log={path}"):
-                log = AnswerLog(path, columns, threshold=threshold)
-                if log.is_empty:
-                    continue
-                _check_log(log, given, monitor)
+                log.threshold = threshold
+                if monitor.tolerance is not None:
+                    check_confidence(log)
                 if given.threshold is not None and "accepted" in log.has:
                     said = "says what was accepted, not --threshold."
                     lines.append(f"{path} {said}")
@@ -72,22 +79,20 @@ def watch_logs(given: Namespace, progress: Progress) -> Found:
                     answers = confidence, part["accepted"], part["correct"]
                     monitor.update(*answers, ids=part.get("ids"))
                 last = log.last
-        for path in given.late_labels:
-            # A log may call its columns otherwise: there they need not be.
-            names = "ids", "correct", "separator", "decimal"
-            own = {k: columns[k] for k in names}
+        for flag, path, log in given.opened:
+            if flag != "--late-labels" or log.is_empty:
+                continue
+            left = 0
             with blamed(f"--late-labels={path}"):
-                log, left = AnswerLog(path, own), 0
-                if log.is_empty:
-                    continue
-                log.require(("ids",))
-                log.require_labels()
                 for part in log.watched(progress):
                     here = ~np.isnan(part["correct"])
                     known = part["ids"][here], part["correct"][here]
                     left += monitor.update_labels(*known, unknown=given.unknown)
             if left:
                 lines.append(f"{left:,} labels of {path} were left out.")
+        known = getattr(threshold, "facts", {}).get("calibrator")
+        if known is None and "calibration" in {x.name for x in monitor.alarms}:
+            lines.append(_UNCALIBRATED)
         text = "\n".join([*_told(monitor), *lines])
         if given.out:
             progress.say("Drawing ...")
@@ -178,35 +183,6 @@ def _selector(path: str) -> Any:
         file=path,
         count=len(found),
     )
-
-
-def _check_log(log: AnswerLog, given: Namespace, monitor: Monitor) -> None:
-    if monitor.tolerance is not None and "confidence" not in log.has:
-        raise value_error(
-            f"{log.path.name} must have a column `confidence`; without it, "
-            "`tolerance=none` leaves calibration out",
-            columns=log.names,
-        )
-    if given.threshold is None and "accepted" not in log.has:
-        raise value_error(
-            f"{log.path.name} must have a column `accepted`; --accepted gives "
-            "another name, and --threshold the least score to accept, or the "
-            "file of `threshold`",
-            columns=log.names,
-        )
-    if "accepted" not in log.has:
-        log.require(("score", "confidence"))
-    if "labels" in log.has and "correct" not in log.has:
-        log.require(("predicted",))
-    if "ids" in log.has:
-        return
-    if given.late_labels:
-        log.require(("ids",))
-    if given.state:
-        warn(
-            f"{log.path.name} has no column `id`: if it is given again, its "
-            "answers count twice"
-        )
 
 
 def _check_new(log: AnswerLog, monitor: Monitor, progress: Progress) -> None:

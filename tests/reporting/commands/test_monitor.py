@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from cases import BACKEND
+from noisy_predictions import noisy_predictions
 
 import keras_calib as kc
 from keras_calib import Monitor, SelectiveClassifier
@@ -284,6 +285,43 @@ def test_the_file_of_a_threshold_says_what_to_watch(tmp_path, capsys):
     assert said(capsys, *given, "--risk=0.2")[0] == 0
     found = Monitor.load(state)
     assert found.risk == 0.2 and found.coverage is not None
+
+
+@pytest.mark.parametrize("ending", [".npz", ".csv"])
+def test_outputs_of_all_classes_are_a_log_of_their_confidence(
+    tmp_path, capsys, ending
+):
+    labels, logits = noisy_predictions(600, 3)
+    ids = np.arange(600)
+    p = kc.Predictions(labels, logits, from_logits=True, ids=ids)
+    path, alone = tmp_path / f"p{ending}", tmp_path / "alone.npz"
+    p.write(path)
+    columns = {"confidence": p.confidence, "correct": p.correct, "id": ids}
+    np.savez(alone, **columns)
+    rule = tmp_path / "t.json"
+    given = "threshold", str(path), "--coverage=0.7", f"--out={rule}"
+    assert main([*given, "--quiet"]) == 0 and capsys.readouterr()
+    given = f"--threshold={rule}", "--risk=0.5"
+    found = [said(capsys, x, *given) for x in (path, alone)]
+    assert found[0] == found[1] and "600 answers, 4" in found[0][1]
+    # Nothing calibrated them, which is no change.
+    assert found[0][0] == 3 and "--tolerance=none leaves it out" in found[0][1]
+    given = f"--threshold={rule}", "--risk=0.5", "--tolerance=none"
+    assert "--tolerance" not in said(capsys, path, *given)[1]
+
+
+def test_a_log_has_no_need_of_the_names_of_its_labels(tmp_path, capsys):
+    log, late = tmp_path / "log.csv", tmp_path / "late.csv"
+    log.write_text("id,confidence,accepted\n1,0.9,1\n2,0.8,1")
+    late.write_text("id,truth,said\n1,x,x\n2,x,y")
+    names = "--labels=truth", "--predicted=said"
+    given = str(log), f"--late-labels={late}", "--risk=0.9"
+    code, shown = said(capsys, *given, *names)
+    assert code == 0 and "2 labels, 2 of accepted answers, of which 1" in shown
+    code, shown = said(capsys, *given, "--labels=said", "--predicted=true")
+    assert code == 1 and f"--late-labels={late}: late.csv must" in shown
+    code, shown = said(capsys, str(log), "--risk=0.9", *names)
+    assert code == 1 and "absent=['truth', 'said']" in shown
 
 
 @needs_tensorflow

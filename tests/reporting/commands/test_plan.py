@@ -71,7 +71,7 @@ def test_rows_of_one_unit_are_no_pilot(tmp_path, capsys):
     path.write_text("\n".join(["confidence,correct,patient", *rows]))
     given = f"--pilot={path}", "--risk=0.2", "--units=patient", *QUICK
     assert main(["plan", *given]) == 1
-    assert "rows of one unit, are not independent" in capsys.readouterr().err
+    assert "other rows of one unit are not" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "svg", "png"])
@@ -104,6 +104,8 @@ def test_the_command_writes_files(tmp_path, capsys, monkeypatch, planned, kind):
         (("--risk=0.1",), 2, "One of --pilot and --accuracy must be given"),
         (("--risk=2", "--accuracy=0.9"), 2, "--risk: must be a number"),
         (("--risk=0.1", "--pilot=x", "--accuracy=0.9"), 2, "exclude"),
+        (("--risk=0.1", "x", "--coverage=1"), 2, "--coverage exclude"),
+        (("--risk=0.1", "x", "--groups=a"), 2, "the rows of each group"),
         (("--risk=0.1", "--accuracy=0.9", "--out=o.doc"), 2, "--out must"),
         (("--risk=0.1", "--pilot=absent.npz"), 1, "error: --pilot=absent.npz"),
         # Without a pilot no file can be at fault.

@@ -40,7 +40,7 @@ def test_command_writes_what_the_function_makes(tmp_path, capsys, monkeypatch):
         ]
     )
     assert code == 0
-    path, verdict = capsys.readouterr().out.splitlines()
+    path, verdict, _, *table = capsys.readouterr().out.splitlines()
     assert path == str(out)
     text = Page(out.read_text(encoding="utf-8")).text
     ece = kc.ece(*parts["t"], from_logits=True)
@@ -49,6 +49,7 @@ def test_command_writes_what_the_function_makes(tmp_path, capsys, monkeypatch):
     assert "After calibration" in text
     # The terminal says the same.
     assert verdict.partition(". ")[0] in text
+    assert f"{ece:.4f} (" in table[3] and table[3].startswith("ece")
     # What was measured on what.
     assert "Data filet<b>&.npz, last changed 20" in text
     assert "Calibration filec<b>&.npz, 1,000 samples, last" in text
@@ -172,7 +173,7 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
                 ["--class-names=absent.txt"],
                 "--class-names=absent.txt: .*No such file",
             ),
-            ([f"{choose[1]}=dense.npz", choose[0]], "one prediction for each"),
+            ([f"{choose[1]}=dense.npz", choose[0]], "needs independent rows"),
             # Words of the library name what is a flag here.
             (
                 ["--selection=s.npz", "--risk=0.001"],
@@ -429,7 +430,8 @@ def test_a_file_is_reported_as_its_predictions(
     p.write(path)
     assert main(["report", str(path), f"--out={out}", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    wanted = Found("", {"out": str(out), "models": kc.report(p).results})
+    facts = {"out": str(out), "models": kc.report(p).results, "failed": []}
+    wanted = Found("", facts)
     assert_close(found, json.loads(printed(wanted, as_json=True)))
     if kind == "labels":
         other = tmp_path / f"other{ending}"
@@ -452,20 +454,3 @@ def assert_close(found, wanted):
         assert found == pytest.approx(wanted, abs=1e-4)
     else:
         assert found == wanted
-
-
-def test_a_missing_file_is_told_before_keras_is_loaded(tmp_path):
-    code = "from keras_calib.reporting.command_line import main\n"
-    code += "import sys\nmain(sys.argv[1:])\nprint('keras' in sys.modules)"
-    given = "report", "absent.parquet", "--out=o.html"
-    run = subprocess.run(
-        [sys.executable, "-c", code, *given],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert run.stdout == "False\n"
-    assert run.stderr == (
-        "error: --predictions=absent.parquet: No such file or directory\n"
-    )

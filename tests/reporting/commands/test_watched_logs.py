@@ -137,7 +137,7 @@ def test_a_score_of_nan_is_not_rejected_in_silence(tmp_path, capsys):
     ("content", "words"),
     [
         ("id,correct\nx,1", "--unknown=skip"),
-        ("id,label\na,1", "must have a column `predicted`"),
+        ("id,label\na,1", "the answers as `predicted` beside `label`"),
         ("correct\n1", "must have a column `id`"),
     ],
 )
@@ -195,4 +195,4 @@ def test_labels_without_predictions_are_none(tmp_path, capsys):
     log = tmp_path / "log.csv"
     log.write_text("id,confidence,accepted,truth\na,0.9,1,x")
     code, shown = said(capsys, f"--log={log}", "--labels=truth", "--risk=0.1")
-    assert code == 1 and "must have a column `predicted`" in shown
+    assert code == 1 and "`predicted` beside `label`" in shown
