@@ -232,7 +232,7 @@ def answered(before: tuple, after: tuple, left: Any) -> tuple:
     first, _, classes = before
     now, _, last = after
     rows = worse_classes(classes, last)
-    found = verdict(first, now, left, [{**x, "name": ""} for x in rows])
+    found = verdict(first, now, left, rows)
     kind = next(k for k, x in AFTER.items() if found["answer"].startswith(x))
     named = [x["group"] for x in found["worse_classes"]]
     return kind, judged(*now, left)["kind"], named

@@ -340,18 +340,13 @@ class ClassEvaluation(Evaluation):
         if self.calibrator is not None:
             repaired = estimates_of(self.final)
             after = self.final.confidence_gap(), repaired["ece"]
-            left = remainder(
-                *after,
-                self.final.bins(),
-                self.calibrator,
-                num_units=results["num_units"],
-                unit=self.unit_name,
-            )
-            worse = []
+            bins, units = self.final.bins(), results["num_units"]
+            told = self.calibrator, units, self.unit_name
+            left, worse = remainder(*after, bins, *told), []
             if self.kind == "classes":
-                worse = worse_classes(*(x.classes() for x in self.groups))
-            named = [{**x, "name": self.name_of(x["group"])} for x in worse]
-            judges = left, named
+                rows = [x.classes() for x in self.groups]
+                worse = worse_classes(*rows, self.name_of)
+            judges = left, worse
             results |= {
                 "calibrated_confidence_gap": after[0].to_dict(),
                 "calibrated_metrics": repaired,

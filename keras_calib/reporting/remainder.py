@@ -3,6 +3,7 @@
 Derivation: docs/derivations.md, 'Intervals and guarantees'.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -91,7 +92,9 @@ def remainder(
 
 
 def worse_classes(
-    before: list[GroupRow], after: list[GroupRow]
+    before: list[GroupRow],
+    after: list[GroupRow],
+    name_of: Callable[[int], str] = str,
 ) -> list[dict[str, Any]]:
     """Classes that calibration clearly made worse, the worst first.
 
@@ -111,7 +114,8 @@ def worse_classes(
         if (was.weight, was.wrong) == (now.weight, now.wrong):
             limit = 0.5 * abs(now.confidence - was.confidence)
         if least > limit:
+            row = {"group": now.group, "name": name_of(now.group)}
             gaps = was.confidence_gap, value, *ends
-            names = "group", "before", "value", "low", "high"
-            found.append(dict(zip(names, (now.group, *gaps), strict=True)))
+            names = "before", "value", "low", "high"
+            found.append({**row, **dict(zip(names, gaps, strict=True))})
     return sorted(found, key=lambda x: abs(x["before"]) - abs(x["value"]))
