@@ -159,6 +159,8 @@ bench: .venv/dev
 	.venv/bin/python benchmarks/interval_coverage.py \
 	  --out=benchmarks/results/interval_coverage.md
 	.venv/bin/python benchmarks/verdicts.py --out=benchmarks/results/verdicts.md
+	.venv/bin/python benchmarks/label_reports.py \
+	  --out=benchmarks/results/label_reports.md
 	.venv/bin/python benchmarks/risk_guarantee.py \
 	  --out=benchmarks/results/risk_guarantee.md
 	.venv/bin/python benchmarks/pipeline.py --out=benchmarks/results/pipeline.md

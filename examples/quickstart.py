@@ -89,7 +89,7 @@ def draw(labels, before, after, others, workdir):
         (left, before, "Cross entropy"),
         (middle, after, "With its temperature"),
     ):
-        axes = part.subplots(2, 1, height_ratios=(5, 1), sharex=True)
+        axes = part.subplots(2, 1, height_ratios=(3, 1), sharex=True)
         predictions = kc.Predictions(labels, outputs, **LOGITS)
         kc.ReliabilityDisplay(predictions, name=name).plot(axes)
     both = {

@@ -84,9 +84,13 @@ RECORDS = {
         {"scores": _RANKED, "correct": _RIGHT, "groups": _NAMES},
         _NAMED,
     ),
-    "choose_threshold_by_cost": Shaped(
-        lambda **arrays: kc.selection.choose_threshold_by_cost(
-            **arrays, largest_cost=1.0, coverage=0.5
+    "choose_threshold, by cost": Shaped(
+        # None is the correctness.
+        lambda cost, **arrays: kc.choose_threshold(
+            **arrays,
+            cost=() if cost is None else cost,
+            largest_cost=1.0,
+            coverage=0.5,
         ),
         {
             "scores": _SCORES,

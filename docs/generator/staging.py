@@ -6,6 +6,7 @@ from links import copies
 from method_pages import method_pages
 from notebooks import add_notebooks
 from reference_pages import reference_pages
+from sample_report import sample_report
 from written_pages import written_pages
 
 # Generated pages link to these.
@@ -22,7 +23,7 @@ def stage(folder):
     """Writes the folder anew."""
     pages, linked = written_pages()
     add_notebooks(pages)
-    pages |= method_pages() | reference_pages()
+    pages |= method_pages() | reference_pages() | sample_report()
     for path in sorted(linked | {*_ALWAYS}):
         pages |= copies(path)
     shutil.rmtree(folder, ignore_errors=True)

@@ -5,17 +5,22 @@
 and prints the values that the guides give of them.
 FILE has the published logits of a DenseNet-40 on CIFAR-10: `logits_val`,
 `labels_val`, `logits_test`, `labels_test`. Digits are scikit-learn's, scenes
-those of `examples/segmentation.py`. Two minutes on one core.
+those of `examples/segmentation.py`. A part of a report is photographed by
+Chromium, which must be installed. Two minutes on one core.
 """
 
 import importlib
+import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import keras
 import matplotlib as mpl
 import numpy as np
 from absl import app, flags
+from PIL import Image
 from sklearn.datasets import load_digits
 
 import keras_calib
@@ -209,6 +214,36 @@ def segmentation(plt):
         axis.set(title=title, xticks=[], yticks=[])
         axis.spines[:].set_visible(True)
     save(figure, "segmentation")
+    scenes_by_image(example, model)
+
+
+def scenes_by_image(example, model):
+    """The part of a report that is about images, of scenes unlike in noise."""
+    parts = [example.scenes(20, 0.6 + 0.2 * k, 10 + k) for k in range(3)]
+    data = [np.concatenate(x) for x in zip(*parts, strict=True)]
+    names = ["background", "disc", "square"]
+    html = keras_calib.report(
+        model, tuple(data), class_names=names, num_mistakes=6, verbose=0
+    ).html
+    question = "Which images are worse"
+    blocks = html.split("<h2 ")
+    (block,) = (x for x in blocks if question in x)
+    style = html.split("<body>")[0] + "<body style='padding-top:0'>"
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.html"
+        page.write_text(f"{style}<h2 {block}", encoding="utf-8")
+        subprocess.run(
+            [
+                shutil.which("chromium") or "google-chrome",
+                *("--headless=new", "--no-sandbox", "--hide-scrollbars"),
+                "--window-size=1160,1130",
+                f"--screenshot={folder}/page.png",
+                page.as_uri(),
+            ],
+            check=True,
+        )
+        picture = Image.open(f"{folder}/page.png").convert("RGB").quantize(96)
+        picture.save(FOLDER / "segmentation_page.png", optimize=True)
 
 
 def main(_):

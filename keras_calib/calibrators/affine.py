@@ -17,7 +17,7 @@ from keras_calib.calibrators.affine_solver import (
     without_ruled_out,
 )
 from keras_calib.calibrators.base import Calibrator, FittedValue
-from keras_calib.calibrators.fitted_layer import LayerOptions
+from keras_calib.calibrators.fitted_layer import CalibratorOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
@@ -150,7 +150,7 @@ class VectorScaling(_AffineCalibrator):
         penalty: float | None = 1.0,
         scale: Any = None,
         bias: Any = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[CalibratorOptions],
     ):
         super().__init__(penalty=penalty, **kwargs)
         self.set_known(scale=scale, bias=bias)
@@ -204,7 +204,7 @@ class MatrixScaling(_AffineCalibrator):
         intercept_penalty: float | None = None,
         matrix: Any = None,
         bias: Any = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[CalibratorOptions],
     ):
         strengths = {
             "off_diagonal_penalty": off_diagonal_penalty,
@@ -359,7 +359,7 @@ class StructuredVectorScaling(_Structured):
         uniform_share: float | None = None,
         scale: Any = None,
         bias: Any = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[CalibratorOptions],
     ):
         super().__init__(penalty=penalty, **kwargs)
         self.set_known(
@@ -423,7 +423,7 @@ class StructuredMatrixScaling(_Structured):
         uniform_share: float | None = None,
         matrix: Any = None,
         bias: Any = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[CalibratorOptions],
     ):
         super().__init__(penalty=penalty, **kwargs)
         self.set_known(

@@ -12,7 +12,7 @@ from keras_calib.backend.locks import unbroken
 from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators.fitted_layer import (
     CalibratesPredictions,
-    LayerOptions,
+    CalibratorOptions,
 )
 from keras_calib.calibrators.fitting_data import (
     FittingData,
@@ -142,7 +142,7 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
         own = {k: v for k, v in vars(cls).items() if isinstance(v, FittedValue)}
         cls.fitted_values = {**cls.fitted_values, **own}
 
-    def __init__(self, **kwargs: Unpack[LayerOptions]):
+    def __init__(self, **kwargs: Unpack[CalibratorOptions]):
         super().__init__(**kwargs)
         self.supports_masking = True
         self._num_classes: int | None = None
@@ -156,6 +156,7 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
         with one_thread_of_blas():
             self.fit_samples(samples)
             warn_if_harmful(self, samples, num_folds)
+        self.num_samples, self.num_units = samples.sizes()
 
     def fit_samples(self, samples: FittingData) -> None:
         """Fits on samples that are read and checked."""

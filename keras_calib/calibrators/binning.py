@@ -13,7 +13,7 @@ from scipy.optimize import isotonic_regression
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import FittedValue
 from keras_calib.calibrators.columns import ROWS, OneVsRest
-from keras_calib.calibrators.fitted_layer import LayerOptions
+from keras_calib.calibrators.fitted_layer import CalibratorOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.inputs.checks import (
     check_at_least,
@@ -99,7 +99,7 @@ class HistogramBinning(_Table):
         min_prob: float = 0.0,
         upper_edges: Any = None,
         values: Any = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[CalibratorOptions],
     ):
         check_integer("num_bins", num_bins, 1)
         check_in("edges", edges, ("width", "mass"))
@@ -197,7 +197,7 @@ class IsotonicCalibration(_Table):
         min_prob: float = 0.0,
         thresholds: Any = None,
         values: Any = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[CalibratorOptions],
     ):
         super().__init__(min_prob=min_prob, **kwargs)
         self.set_known(thresholds=thresholds, values=values)

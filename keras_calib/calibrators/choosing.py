@@ -38,7 +38,7 @@ from keras_calib.calibrators.temperature import (
 from keras_calib.calibrators.venn_abers import VennAbers
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_integer
-from keras_calib.numerics.results import Result
+from keras_calib.numerics.results import Result, interval_text
 from keras_calib.predictions.fitting import KindOptions, given_rows
 
 # The default candidates beside a temperature, the simplest first.
@@ -116,7 +116,7 @@ class CalibratorChoice(Result):
         names = "calibrator", "held-out NLL", less, "ECE", "s", ""
         rows = []
         for x in self.candidates:
-            change = f"{x.difference:+.4f} ({x.low:+.4f} to {x.high:+.4f})"
+            change = interval_text(x.difference, x.low, x.high, sign="+")
             change = "" if x.name == _NONE else change
             values = f"{x.nll:.4f}", change, f"{x.ece:.4f}", f"{x.seconds:.2f}"
             values = ("", "", "", "") if x.note else values
@@ -230,7 +230,7 @@ def choose_calibrator(
         with one_thread_of_blas():
             calibrator.fit_samples(samples)
     with calibrator.remembering(given.from_logits):
-        pass
+        calibrator.num_samples, calibrator.num_units = samples.sizes()
     if candidates is not None:
         _warn_of_harm(losses, samples)
     return CalibratorChoice(calibrator, chosen, reason, scores, level)

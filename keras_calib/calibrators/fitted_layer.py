@@ -26,6 +26,8 @@ from keras_calib.predictions.predictions import Predictions
 
 # Layers that are told when a part of theirs is fitted, by this part.
 DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+# What a fit remembers of its data, in configurations that know it.
+_SIZES = "num_samples", "num_units"
 
 
 class LayerOptions(TypedDict, total=False):
@@ -35,6 +37,13 @@ class LayerOptions(TypedDict, total=False):
     trainable: bool
     dtype: Any
     from_logits: bool | None
+
+
+class CalibratorOptions(LayerOptions, total=False):
+    """The same, and how many samples and units fitted values are of."""
+
+    num_samples: int | None
+    num_units: int | None
 
 
 class FittedLayer(keras.layers.Layer):
@@ -230,7 +239,33 @@ class FittedLayer(keras.layers.Layer):
 
 
 class CalibratesPredictions(FittedLayer, FitsOnModel):
-    """Abstract: a fitted layer that returns logits in place of outputs."""
+    """Abstract: a fitted layer that returns logits in place of outputs.
+
+    Args:
+        num_samples: Effective number of samples that given fitted values are
+            of, an attribute that `fit` sets; None if it is not known.
+        num_units: That of the images or other units that these were in; None
+            if each sample is alone.
+        **kwargs: Those of `FittedLayer`.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_samples: int | None = None,
+        num_units: int | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        for name, size in zip(_SIZES, (num_samples, num_units), strict=True):
+            if size is not None:
+                check_integer(name, size, 1)
+        self.num_samples, self.num_units = num_samples, num_units
+
+    def get_config(self):
+        sizes = {k: getattr(self, k) for k in _SIZES}
+        known = {k: x for k, x in sizes.items() if x is not None}
+        return {**super().get_config(), **known}
 
     def build(self, input_shape):
         self.check_fitted()

@@ -98,6 +98,14 @@ class FittingData(NamedTuple):
         whole = float(shares.sum(dtype="float64"))
         return max(total, whole**2 / float(np.square(shares).sum()))
 
+    def sizes(self) -> tuple[int, int | None]:
+        """Effective numbers of samples and, if they are alike, of units."""
+        units, alike = None, self.groups()
+        if alike is not None:
+            weight = np.bincount(alike, self.weights() * self.counts())
+            units = round(weight.sum() ** 2 / np.square(weight).sum())
+        return max(1, round(self.effective_count())), units
+
     def as_frequencies(self) -> "FittingData":
         """Samples whose weights sum to that number."""
         if self.weight is None:

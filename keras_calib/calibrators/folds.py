@@ -32,7 +32,8 @@ def unfitted_copy(calibrator: Any) -> Any:
     """A calibrator of the same options that is not fitted."""
     nothing = dict.fromkeys(calibrator.fitted_values)
     config = {**calibrator.get_config(), **nothing}
-    config.pop("from_logits", None)
+    for fact in ("from_logits", "num_samples", "num_units"):
+        config.pop(fact, None)
     return type(calibrator).from_config(config)
 
 

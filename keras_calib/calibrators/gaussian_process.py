@@ -18,7 +18,7 @@ from keras_calib.backend.late import tensorflow_probability as tfp
 from keras_calib.backend.progress import tick
 from keras_calib.calibrators.affine import smoothed_log_probs, smoothing_of
 from keras_calib.calibrators.base import Calibrator, FittedValue
-from keras_calib.calibrators.fitted_layer import LayerOptions
+from keras_calib.calibrators.fitted_layer import CalibratorOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.inputs.checks import (
@@ -72,7 +72,7 @@ class _Curve(NamedTuple):
         return np.linspace(self.inducing[0], self.inducing[-1], count)
 
 
-class ProcessOptions(LayerOptions, total=False):
+class ProcessOptions(CalibratorOptions, total=False):
     """The values of the process, if you know them."""
 
     bounds: Any
@@ -161,7 +161,7 @@ class GaussianProcessCalibration(Calibrator):
         uniform_share: float | None = None,
         **kwargs: Unpack[ProcessOptions],
     ):
-        given, rest = taken(kwargs, ProcessOptions, LayerOptions)
+        given, rest = taken(kwargs, ProcessOptions, CalibratorOptions)
         check_integer("num_inducing_points", num_inducing_points, 2)
         check_flag("average", average)
         check_integer("num_draws", num_draws, 2)

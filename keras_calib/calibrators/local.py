@@ -14,7 +14,7 @@ from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.progress import tick
 from keras_calib.calibrators.base import Calibrator, FittedValue
-from keras_calib.calibrators.fitted_layer import LayerOptions
+from keras_calib.calibrators.fitted_layer import CalibratorOptions
 from keras_calib.calibrators.fitting_data import FittingData, read_predictions
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
@@ -65,7 +65,7 @@ class _DenseData(NamedTuple):
         return _DenseData._make(x if x is None else x[part] for x in self)
 
 
-class TreeOptions(LayerOptions, total=False):
+class TreeOptions(CalibratorOptions, total=False):
     """How filters are trained, or their values if you know them."""
 
     validation_fraction: Annotated[float, 0.2]
@@ -166,7 +166,7 @@ class LocalTemperatureScaling(Calibrator):
         temperature: float | None = None,
         **kwargs: Unpack[TreeOptions],
     ):
-        training, rest = taken(kwargs, TreeOptions, LayerOptions)
+        training, rest = taken(kwargs, TreeOptions, CalibratorOptions)
         _, *others = self.fitted_values
         given = {k: vars(training).pop(k) for k in others}
         check_flag("use_image", use_image)
@@ -248,6 +248,7 @@ class LocalTemperatureScaling(Calibrator):
         weights = _train_tree(data, temperature, self)
         found = {k: v for k, v in weights._asdict().items() if v is not None}
         self.set_fitted(samples.num_classes, temperature=temperature, **found)
+        self.num_samples, self.num_units = samples.sizes()
 
     def call(self, inputs, *, from_logits=None):
         """Calibrates outputs of images, or with `use_image` `(outputs, image)`.

@@ -12,7 +12,7 @@ from keras import ops
 from keras_calib.calibrators.affine_solver import warn_not_converged
 from keras_calib.calibrators.base import FittedValue
 from keras_calib.calibrators.columns import ROWS, OneVsRest, log_odds_of_classes
-from keras_calib.calibrators.fitted_layer import LayerOptions
+from keras_calib.calibrators.fitted_layer import CalibratorOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.inputs.checks import (
     check_above,
@@ -121,7 +121,7 @@ class AffineScaling(_Polynomial):
         *,
         penalty: float | None = 1.0,
         coefficients: Any = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[CalibratorOptions],
     ):
         super().__init__(penalty=penalty, **kwargs)
         self.set_known(coefficients=coefficients)
@@ -191,7 +191,7 @@ class QuadraticScaling(_Polynomial):
         monotone: bool = False,
         coefficients: Any = None,
         ends: Any = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[CalibratorOptions],
     ):
         check_flag("monotone", monotone)
         super().__init__(penalty=penalty, **kwargs)
@@ -298,7 +298,7 @@ class BetaCalibration(_LogOddsScaling):
         *,
         clip: float = 0.0,
         coefficients: Any = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[CalibratorOptions],
     ):
         check_at_least("clip", clip, 0.0)
         check_at_most("clip", clip, 0.499)

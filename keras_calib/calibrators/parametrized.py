@@ -12,7 +12,7 @@ from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.progress import tick
 from keras_calib.calibrators.base import Calibrator, FittedValue
-from keras_calib.calibrators.fitted_layer import LayerOptions
+from keras_calib.calibrators.fitted_layer import CalibratorOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
@@ -54,7 +54,7 @@ class _Network(NamedTuple):
         return np.concatenate([np.ravel(part) for part in self])
 
 
-class NetworkOptions(LayerOptions, total=False):
+class NetworkOptions(CalibratorOptions, total=False):
     """The values of the network, if you know them."""
 
     kernel_1: Any
@@ -142,7 +142,7 @@ class ParametrizedTemperatureScaling(Calibrator):
         temperature: float | None = None,
         **kwargs: Unpack[NetworkOptions],
     ):
-        given, rest = taken(kwargs, NetworkOptions, LayerOptions)
+        given, rest = taken(kwargs, NetworkOptions, CalibratorOptions)
         check_in("objective", objective, ("nll", "mse"))
         check_integer("num_inputs", num_inputs, 1)
         check_integer("units", units, 1)

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.fitted_layer import LayerOptions, of_logits
+from keras_calib.calibrators.fitted_layer import CalibratorOptions, of_logits
 from keras_calib.formulas.prior import read_prior
 
 
@@ -63,7 +63,7 @@ class PriorCorrection(Calibrator):
         target: Any,
         *,
         calibrator: Calibrator | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[CalibratorOptions],
     ):
         source = read_prior("source", source)
         target = read_prior("target", target)

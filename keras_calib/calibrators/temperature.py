@@ -16,7 +16,7 @@ from keras_calib.calibrators.compact_logits import (
     CompactLogits,
     least_by_newton,
 )
-from keras_calib.calibrators.fitted_layer import LayerOptions
+from keras_calib.calibrators.fitted_layer import CalibratorOptions
 from keras_calib.calibrators.fitting_data import FittingData, read_samples
 from keras_calib.calibrators.separation import NO_OTHER, supported_samples
 from keras_calib.formulas.binned_errors import calibration_error
@@ -99,7 +99,7 @@ class TemperatureScaling(Calibrator):
         objective: str = "nll",
         grid: Sequence[float] | None = None,
         temperature: float | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[CalibratorOptions],
     ):
         check_in("objective", objective, _OBJECTIVES)
         super().__init__(**kwargs)
@@ -147,6 +147,7 @@ class TemperatureScaling(Calibrator):
     def fit_given(self, given: Any, num_folds: int, force: bool) -> None:
         if isinstance(given, CompactLogits):
             self.set_fitted(temperature=given.optimal_temperature())
+            self.num_samples, self.num_units = len(given), None
         else:
             super().fit_given(given, num_folds, force)
 
@@ -406,7 +407,7 @@ class EnsembleTemperatureScaling(Calibrator):
         objective: str = "nll",
         temperature: float | None = None,
         mixture: Any = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[CalibratorOptions],
     ):
         check_in("objective", objective, ("mse", "nll"))
         super().__init__(**kwargs)

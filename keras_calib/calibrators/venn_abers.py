@@ -10,7 +10,7 @@ from keras import ops
 from keras_calib.calibrators.base import FittedValue
 from keras_calib.calibrators.binning import entries_of
 from keras_calib.calibrators.columns import ROWS, OneVsRest, log_odds_of_classes
-from keras_calib.calibrators.fitted_layer import LayerOptions
+from keras_calib.calibrators.fitted_layer import CalibratorOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.numerics.softmax import is_ruled_out, num_allowed
 
@@ -77,7 +77,7 @@ class VennAbers(OneVsRest):
         upper_edges: Any = None,
         p1: Any = None,
         p0_complement: Any = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[CalibratorOptions],
     ):
         super().__init__(**kwargs)
         self.set_known(

@@ -115,7 +115,7 @@ class DetectionReliabilityDisplay(Display):
             ),
         )
         first.title.set_fontsize("medium")
-        self._legend(first, "upper left")
+        self._legend(first)
         second.imshow(
             self.shares.T,
             origin="lower",

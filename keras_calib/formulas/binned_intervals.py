@@ -100,7 +100,11 @@ class _Bins(NamedTuple):
 
 
 def error_interval(
-    sums: BinSums, *, norm: str = "l1", level: float = 0.95
+    sums: BinSums,
+    *,
+    norm: str = "l1",
+    level: float = 0.95,
+    dependence: float = 1.0,
 ) -> tuple[float, float]:
     """Confidence interval of a binned calibration error.
 
@@ -115,6 +119,8 @@ def error_interval(
     The estimate itself is biased and may lie above the interval. With weights,
     the effective number of predictions is used. The interval is (0, 1) without
     predictions. Labels that are votes have the variance between samples.
+    `dependence` multiplies the variance of `"l1"`, of bins that are not
+    independent.
 
     Reference:
         Berger and Boos, P Values Maximized over a Confidence Set for the
@@ -137,7 +143,8 @@ def error_interval(
     elif norm == "l2":
         low, high = _root_mean_square(bins, tail)
     else:
-        low, high = _least_absolute(bins, tail), _most_absolute(bins, tail)
+        low = _least_absolute(bins, tail, dependence)
+        high = _most_absolute(bins, tail, dependence)
     return min(max(low, 0.0), 1.0), min(max(high, 0.0), 1.0)
 
 
@@ -185,11 +192,12 @@ def _folded_mean(x: np.ndarray | float) -> np.ndarray | float:
     return x * (2.0 * ndtr(x) - 1.0) + 2.0 * normal.pdf(x)
 
 
-def _most_absolute(bins: _Bins, tail: float) -> float:
+def _most_absolute(bins: _Bins, tail: float, dependence: float = 1.0) -> float:
     """The largest mean of |g_b| that the observed one does not rule out."""
     noise = bins.share * np.sqrt(bins.variances()[0])
-    total, square = noise.sum(), np.sum(noise**2)
+    total, square = noise.sum(), dependence * np.sum(noise**2)
     drift = bins.share_variance(np.abs(bins.gap)) + _unseen_variance(bins)
+    drift = dependence * drift
     # An error below that of noise alone must not shorten the interval.
     observed = np.sum(bins.share * np.abs(bins.gap))
     observed = max(observed, _folded_mean(0.0) * total)
@@ -205,10 +213,10 @@ def _most_absolute(bins: _Bins, tail: float) -> float:
     return float(total * x) + _skewness_allowance(bins, tail)
 
 
-def _least_absolute(bins: _Bins, tail: float) -> float:
+def _least_absolute(bins: _Bins, tail: float, dependence: float) -> float:
     """The smallest mean of |g_b|: the larger of two lower limits."""
     noise = bins.share * np.sqrt(bins.variances()[1])
-    spread = np.sum(noise**2)
+    spread, drift = np.sum(noise**2), bins.share_variance
     region = _REGION_SHARE * tail
     z = normal.isf((tail - region) / 2.0)
     reach = normal.isf(region / (2.0 * len(noise)))
@@ -216,9 +224,9 @@ def _least_absolute(bins: _Bins, tail: float) -> float:
     least = np.maximum(gap * bins.share / noise - reach, 0.0)
     bias = np.sum(noise * (_folded_mean(least) - least))
     by_bins = np.sum(bins.share * gap) - bias
-    by_bins = by_bins - z * np.sqrt(spread + bins.share_variance(gap))
+    by_bins = by_bins - z * np.sqrt(dependence * (spread + drift(gap)))
     overall = np.abs(np.sum(bins.share * bins.gap))
-    overall = overall - z * np.sqrt(spread + bins.share_variance(bins.gap))
+    overall = overall - z * np.sqrt(dependence * (spread + drift(bins.gap)))
     return float(max(by_bins, overall))
 
 

@@ -4,10 +4,11 @@ The sums add batch by batch, and a group may turn up late.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import hypergeom, norm
+from scipy.stats import hypergeom, norm, t
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import calibration_error
@@ -20,6 +21,13 @@ from keras_calib.formulas.intervals import (
     clopper_pearson,
     poisson_binomial_tails,
     tail_of,
+)
+from keras_calib.formulas.units import (
+    clustered,
+    effective_count,
+    group_of,
+    spread_of,
+    sums_by_unit,
 )
 from keras_calib.numerics.arrays import safe_divide
 
@@ -71,6 +79,9 @@ class GroupedSums:
         self._cells = np.zeros((3, count, cells))
         # Number; weight, squared weight and wrong weight of the accepted.
         self._counts = np.zeros((4, count))
+        # By group of units: weight, confidence and correctness of all, and
+        # weight and correctness of the accepted. None while rows are units.
+        self._by_unit: np.ndarray | None = None
 
     def add(
         self,
@@ -80,11 +91,14 @@ class GroupedSums:
         correct: np.ndarray,
         weight: np.ndarray,
         accept: np.ndarray | None = None,
+        unit: np.ndarray | None = None,
     ) -> np.ndarray:
         """Adds predictions `(n,)`; returns the place of the group of each.
 
         `code` is the place of each in `names`, or the number of its group.
         Only groups with a prediction get a place, in the order of `names`.
+        `unit` has the numbers of units, of which predictions depend on each
+        other.
         """
         place = code
         if names is not None:
@@ -115,6 +129,15 @@ class GroupedSums:
             terms += [kept, kept * weight, kept * (1.0 - correct)]
         for total, values in zip(self._counts, terms, strict=False):
             total += np.bincount(place, values, minlength=len(total))
+        if unit is not None:
+            kept = weight if accept is None else weight * accept
+            values = [weight, weight * confidence, weight * correct]
+            values += [kept, kept * correct]
+            count = len(self.names)
+            found = sums_by_unit(group_of(unit), place, count, *values)
+            if self._by_unit is None:
+                self._by_unit = np.zeros_like(found)
+            self._by_unit += found
         return place
 
     def select(self, places: np.ndarray) -> "GroupedSums":
@@ -134,8 +157,23 @@ class GroupedSums:
 
     @property
     def totals(self) -> BinSums:
-        """Sums of each group, arrays `(groups,)`."""
-        return self._bin_sums(self._sums.sum(axis=-1))
+        """Sums of each group, arrays `(groups,)`.
+
+        Effective numbers are those of the gaps of units, where rows depend on
+        each other.
+        """
+        return self._totals()
+
+    def _totals(self, of_gap: bool = True) -> BinSums:
+        sums = self._bin_sums(self._sums.sum(axis=-1))
+        if self._by_unit is None:
+            return sums
+        return clustered(sums, self._by_unit[:3], of_gap=of_gap)
+
+    @property
+    def has_units(self) -> bool:
+        """Whether predictions depend on each other in units."""
+        return self._by_unit is not None
 
     @property
     def size(self) -> np.ndarray:
@@ -150,7 +188,13 @@ class GroupedSums:
     @property
     def accepted(self) -> np.ndarray:
         """Effective number of accepted predictions, `(groups,)`."""
-        return safe_divide(self._counts[1] ** 2, self._counts[2])
+        count = safe_divide(self._counts[1] ** 2, self._counts[2])
+        if self._by_unit is None:
+            return count
+        weight, correct = self._by_unit[3:]
+        risk = safe_divide(self._counts[3], self._counts[1])
+        risk = np.clip(risk, 0.0, 1.0)
+        return effective_count(risk * (1.0 - risk), correct, weight, count)
 
     @property
     def are_counts(self) -> bool:
@@ -158,11 +202,13 @@ class GroupedSums:
         sums = self.totals
         equal = np.array_equal(sums.weight, self.size)
         equal &= np.array_equal(sums.squared_weight, self.size)
-        return equal and not self._votes
+        return equal and not self._votes and self._by_unit is None
 
     def accuracy(self, level: float) -> Estimates:
         """Accuracy, with the exact binomial interval."""
-        sums = self.totals
+        return self._accuracy(self._totals(of_gap=False), level)
+
+    def _accuracy(self, sums: BinSums, level: float) -> Estimates:
         return Estimates(sums.accuracy, *accuracy_interval(sums, level=level))
 
     def confidence_gap(self, level: float) -> Estimates:
@@ -172,14 +218,15 @@ class GroupedSums:
         where the confidences do not tell right predictions from wrong ones,
         as their own noise is then not part of that of the accuracy.
         """
-        sums, (accuracy, low, high) = self.totals, self.accuracy(level)
+        sums = self.totals
+        accuracy, low, high = self._accuracy(sums, level)
         # A name of its own: the sums of classes have none.
         square = self._sums[5].sum(axis=-1)
         variance = safe_divide(square, sums.weight) - sums.confidence_gap**2
         more = np.maximum(variance - accuracy * (1.0 - accuracy), 0.0)
         drift = norm.isf(tail_of(level)) ** 2
         drift = drift * safe_divide(more, self.effective)
-        if self._votes:
+        if self._votes or self._by_unit is not None:
             drift = np.zeros_like(drift)
         below, above = np.hypot(high - accuracy, drift**0.5), (accuracy - low)
         above = np.hypot(above, drift**0.5)
@@ -192,8 +239,12 @@ class GroupedSums:
     def binned(self, norm: str, level: float) -> Estimates:
         """A binned calibration error of a norm of `calibration_error`."""
         rows = np.zeros((len(self.names), 3))
+        alone = self._sums[4].sum(axis=-1)
+        effect = safe_divide(self.totals.squared_weight, alone)
         for k in range(len(rows)):
             bins = self._bin_sums(self._sums[:, k])
+            squares = bins.squared_weight * effect[k]
+            bins = replace(bins, squared_weight=squares)
             value = calibration_error(bins, norm)
             rows[k] = value, *error_interval(bins, norm=norm, level=level)
         return Estimates(*rows.T)
@@ -214,11 +265,19 @@ class GroupedSums:
     def count_p_values(self) -> np.ndarray:
         """Two-sided p-values of the number of correct predictions.
 
-        They are exact but for the confidences, which are averaged in cells.
+        They are exact but for the confidences, which are averaged in cells. Of
+        units they are those of Student's test of the mean gap.
 
         If the model is calibrated, the wrong predictions of a group are a sum
         of trials of probability 1 - confidence.
         """
+        if self._by_unit is not None:
+            weight, confidence, correct = self._by_unit[:3]
+            variance, num = spread_of(confidence - correct, weight)
+            gap = np.abs(self.totals.confidence_gap)
+            ratio = safe_divide(gap, np.sqrt(variance))
+            p = 2.0 * t.sf(ratio, np.maximum(num - 1.0, 0.1))
+            return np.where(variance > 0.0, p, 1.0)
         found = np.empty(len(self.names))
         for k, (number, wrong, doubt) in enumerate(self._cells.swapaxes(0, 1)):
             filled = number > 0
@@ -236,11 +295,36 @@ class GroupedSums:
 
         Given all errors among the accepted, those of a group are
         hypergeometric if its risk is that of the others. This is Fisher's
-        exact test.
+        exact test. Of units it is Student's test of the difference of the risks
+        of the group and of the others.
         """
+        if self._by_unit is not None:
+            return self._risk_p_values_of_units()
         accepted, wrong = np.rint(self._counts[[1, 3]])
         found = hypergeom.sf(wrong - 1.0, accepted.sum(), wrong.sum(), accepted)
         return np.where(accepted > 0, np.clip(found, 0.0, 1.0), np.nan)
+
+    def _risk_p_values_of_units(self) -> np.ndarray:
+        weight = self._by_unit[3]
+        wrong = weight - self._by_unit[4]
+        rest = []
+        risks = []
+        for w, bad in (
+            (weight, wrong),
+            (
+                weight.sum(axis=1, keepdims=True) - weight,
+                wrong.sum(axis=1, keepdims=True) - wrong,
+            ),
+        ):
+            risks.append(safe_divide(bad.sum(axis=0), w.sum(axis=0)))
+            rest.append(safe_divide(bad - risks[-1] * w, w.sum(axis=0)))
+        error = np.sqrt(np.sum((rest[0] - rest[1]) ** 2, axis=0))
+        num = safe_divide(weight.sum(axis=0) ** 2, (weight**2).sum(axis=0))
+        ratio = safe_divide(risks[0] - risks[1], error)
+        found = np.where(
+            error > 0.0, t.sf(ratio, np.maximum(num - 1.0, 0.1)), 1.0
+        )
+        return np.where(weight.sum(axis=0) > 0.0, found, np.nan)
 
     def _bin_sums(self, sums: np.ndarray) -> BinSums:
         return BinSums(*sums[: 6 if self._votes else 5])
@@ -252,6 +336,9 @@ class GroupedSums:
         found._places = {name: k for k, name in enumerate(names)}
         for field in ("_sums", "_cells", "_counts"):
             setattr(found, field, change(getattr(self, field)))
+        if self._by_unit is not None:
+            by_group = change(np.moveaxis(self._by_unit, 2, 1))
+            found._by_unit = np.moveaxis(by_group, 1, 2)
         return found
 
     def _add_cells(
@@ -283,6 +370,9 @@ class GroupedSums:
             self._counts = np.pad(self._counts, pads)
             self._sums = np.pad(self._sums, (*pads, (0, 0)))
             self._cells = np.pad(self._cells, (*pads, (0, 0)))
+            if self._by_unit is not None:
+                wide = ((0, 0), *pads)
+                self._by_unit = np.pad(self._by_unit, wide)
 
 
 def _share(share: np.ndarray, count: np.ndarray, level: float) -> Estimates:

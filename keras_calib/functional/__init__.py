@@ -16,7 +16,7 @@
 - Scores of logits: `msp`, `max_logit`, `logit_margin`, `prob_margin`,
   `neg_entropy`, `neg_energy`, `p_norm`, `gini`.
 - Models and groups: `compare`, `Comparison`, `prediction_flips`, `by_group`,
-  `GroupMetrics`, `LargestDifference`, `per_image`.
+  `GroupMetrics`, `LargestDifference`, `per_image`, `mean_iou`.
 - Costs and priors: `mean_cost`, `CostEstimate`, `estimate_prior`,
   `PriorEstimate`.
 
@@ -101,7 +101,7 @@ from keras_calib.functional.risk_coverage import (
     risk_at_coverage,
     risk_coverage_curve,
 )
-from keras_calib.functional.segmentation import per_image
+from keras_calib.functional.segmentation import mean_iou, per_image
 from keras_calib.inputs.given_metrics import tell_functions
 
 __all__ = [
@@ -147,6 +147,7 @@ __all__ = [
     "mce",
     "mean_confidence",
     "mean_cost",
+    "mean_iou",
     "msp",
     "naurc",
     "neg_energy",

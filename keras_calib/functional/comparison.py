@@ -8,6 +8,7 @@ from scipy.stats import norm
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.progress import shows_progress, tracked
 from keras_calib.formulas.intervals import tail_of
+from keras_calib.functional.segmentation import of_images
 from keras_calib.inputs.checks import (
     check_integer,
     check_not_empty,
@@ -114,7 +115,12 @@ def compare(
     check_integer("num_draws", num_draws, 2)
     _check_same_rows(a, b)
     a.arguments(None, options)
-    values = [of_predictions("metric", metric, p, options) for p in (a, b)]
+    values = [
+        of_images(metric, p, options)
+        if hasattr(metric, "given")
+        else of_predictions("metric", metric, p, options)
+        for p in (a, b)
+    ]
     rows = unit = np.arange(len(a))
     units = a.units if b.units is None else b.units
     if units is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing, write_csv
 from keras_calib.formulas.group_sums import Estimates, GroupedSums
-from keras_calib.numerics.results import Result
+from keras_calib.numerics.results import Result, interval_text
 
 # Metrics that the sums of groups tell.
 SUMMED = ("accuracy", "confidence_gap", "ece", "mce", "rmsce")
@@ -126,7 +126,7 @@ class GroupMetrics(Result):
     def _note(self) -> str:
         texts = [
             f"Largest difference of {x.metric} by {x.attribute}: "
-            f"{x.value:.4f} ({x.low:.4f} to {x.high:.4f}), "
+            f"{interval_text(x.value, x.low, x.high)}, "
             f"{x.highest} against {x.lowest}"
             for x in self.largest[:_MOST_DIFFERENCES]
         ]
@@ -260,9 +260,8 @@ def _finite(row: dict[str, Any]) -> dict[str, Any]:
 def _cell(row: dict[str, Any], name: str) -> str:
     if row[name] is None:
         return "" if name != "risk" else _TOO_FEW
-    ends = [row[f"{name}_{end}"] for end in ("low", "high")]
-    texts = ["" if x is None else f"{x:.3f}" for x in ends]
-    return f"{row[name]:.3f} ({texts[0]} to {texts[1]})"
+    ends = (row[f"{name}_{end}"] for end in ("low", "high"))
+    return interval_text(row[name], *ends, digits=3)
 
 
 def _p(value: float | None) -> str:

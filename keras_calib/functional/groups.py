@@ -26,6 +26,7 @@ from keras_calib.formulas.risk_coverage import (
     aurc_of_groups,
     failure_auroc_of_groups,
 )
+from keras_calib.formulas.units import effective_count, group_of, sums_by_unit
 from keras_calib.functional.group_table import (
     SUMMED,
     GroupMetrics,
@@ -48,6 +49,7 @@ from keras_calib.inputs.top_label import (
     lead_of,
     top_label,
     top_of_arrays,
+    units_of,
 )
 from keras_calib.inputs.weights import are_binary
 from keras_calib.numerics.arrays import as_array
@@ -106,6 +108,10 @@ def by_group(
     - `largest` has the largest difference of a mean between two groups of one
       attribute. Its interval covers with probability `level` for all pairs and
       attributes of a metric at once: max_ij |m_i - m_j|.
+    - Rows of one unit depend on each other, as pixels of an image do, and what
+      `Predictions` have as `units`. Intervals and tests are then those of the
+      units: Student's for means, and for others those of as many independent
+      predictions as have the variance between units.
     - A group of fewer than `min_count` predictions says "too few": it has no
       number, no test, and no part in the largest difference.
 
@@ -183,6 +189,7 @@ def by_group(
     if top.weight is not None and are_binary(top.weight):
         # A mask is no weight.
         top = top._replace(weight=None, mask=top.counts)
+    top = top._replace(unit=units_of(labels, outputs))
     lead = lead_of(labels, outputs)
     columns = _accepted(accept, lead)
     columns |= {k: losses[k]("float64") for k in _LOSSES if k in metrics}
@@ -284,7 +291,13 @@ def _table(
     for name, (names, code) in grouped.items():
         sums[name] = GroupedSums(num_bins, votes)
         codes[name] = sums[name].add(
-            names, code[counts], top.confidence, top.correct, top.weight, accept
+            names,
+            code[counts],
+            top.confidence,
+            top.correct,
+            top.weight,
+            accept,
+            top.unit,
         )
     slices = _Slices(top, columns, codes)
     p_values = None
@@ -359,7 +372,8 @@ class _Slices:
         """Mean confidence of each group."""
         values = self._top.confidence.astype("float64")
         moments = self._moments(values, attribute, places)
-        low, high = mean_interval(moments, level=level, unseen=(0.0, 1.0))
+        unseen = (0.0, 1.0) if self._top.unit is None else (None, None)
+        low, high = mean_interval(moments, level=level, unseen=unseen)
         low, high = np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
         return Estimates(moments.mean, low, high)
 
@@ -376,11 +390,14 @@ class _Slices:
         for own in self.parts(attribute, places):
             part = self._top.part(own)
             ranks, weight = rank(part), part.weight
+            ratio = float(np.sum(weight**2) / np.sum(weight))
+            if part.unit is not None:
+                ratio = ratio * _design_effect(part)
             ends = rank_interval(
                 value,
                 ranks,
                 needs_both=needs_both,
-                weight_ratio=float(np.sum(weight**2) / np.sum(weight)),
+                weight_ratio=ratio,
                 level=level,
             )
             rows.append([value(ranks), *ends])
@@ -397,6 +414,9 @@ class _Slices:
         wrong = self._moments(self._top.loss, attribute, places)
         errors = wrong.mean * wrong.weight**2 / wrong.squared_weight
         low, high = loss_interval(moments, errors, level=level, largest=largest)
+        if self._top.unit is not None:
+            low, high = mean_interval(moments, level=level)
+            low, high = np.clip([low, high], 0.0, largest)
         # A probability of 0 of the label has an infinite loss.
         lost = self._moments(1.0 * ~finite, attribute, places).total > 0
         mean = np.where(lost, np.inf, moments.mean)
@@ -407,12 +427,31 @@ class _Slices:
         self, values: np.ndarray, attribute: str | None, places: Any
     ) -> Moments:
         """Moments of values of the predictions of each group."""
-        code = self._codes[attribute]
+        code, weight = self._codes[attribute], self._top.weight
+        size = int(code.max()) + 1
+        if (unit := self._top.unit) is not None:
+            # The means of the units of each group in place of the rows.
+            num = int(unit.max()) + 1
+            keys, own = np.unique(code * num + unit, return_inverse=True)
+            total = np.bincount(own, weight * values)
+            weight = np.bincount(own, weight)
+            code, values = keys // num, total / weight
         return Moments.of(
             values,
-            self._top.weight,
-            lambda terms: np.bincount(code, terms)[places],
+            weight,
+            lambda terms: np.bincount(code, terms, minlength=size)[places],
         )
+
+
+def _design_effect(top: Outcomes) -> float:
+    """Variance of the risk between units over that between rows."""
+    weight, share = top.weight, np.average(top.loss, weights=top.weight)
+    count = np.array([weight.sum() ** 2 / np.sum(weight**2)])
+    group = group_of(top.unit)
+    none = np.zeros(len(group), int)
+    both = sums_by_unit(group, none, 1, weight * top.loss, weight)
+    own = effective_count(np.array([share * (1.0 - share)]), *both, count)
+    return float(count[0] / own[0])
 
 
 def groupings(

@@ -21,10 +21,13 @@ from keras_calib.inputs.given_metrics import key_of
 from keras_calib.inputs.labels import numbers_of_votes
 from keras_calib.inputs.options import ArrayOptions, GivenTogether, is_log
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.inputs.top_label import has_shares, top_label
+from keras_calib.inputs.top_label import has_shares, top_label, units_of
 from keras_calib.inputs.weights import are_binary
+from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.results import Result
 
+# Steps of the sums of units for cumulative errors.
+_CUMULATIVE_BINS = 256
 # Uniform numbers drawn at once, 8 MB.
 _BLOCK = 1_000_000
 _STATISTICS = ("ece", "chi2", "spiegelhalter", "ecce_range", "ecce_maximum")
@@ -149,6 +152,12 @@ def calibration_test(
       Brownian motion, and ties make p larger. Below a sum of 5, p comes from
       draws as for `"ece"`.
 
+    Rows of one unit depend on each other: pixels of an image, and what
+    `Predictions` have as `units`. The sums of (correct - c) of a unit are then
+    what varies. P-values are those of draws, each of which turns the sign of
+    the sums of every unit or does not; `"chi2"` and `"spiegelhalter"` have the
+    variances of these sums.
+
     With `votes=True` a prediction is correct by its share of n votes. The votes
     for one sample are alike, as its annotators see one image. So the number
     of correct votes is beta-binomial with mean n c, and its intraclass
@@ -205,6 +214,7 @@ def calibration_test(
             "predictions",
             sample_weight=top.weight,
         )
+    top = top._replace(unit=units_of(labels, outputs))
     votes = votes_of(labels, options, len(top.confidence))
     if votes is not None and top.counts is not None:
         votes = votes[top.counts]
@@ -252,6 +262,8 @@ def records_test(
     seed: int,
 ) -> CalibrationTestResult:
     """The test of top-1 records, with the numbers of their votes or None."""
+    if top.unit is not None:
+        return _of_units(top, statistic, num_bins, _Draws(num_draws, seed))
     # A softmax in float32 can round to slightly more than 1.
     confidence = np.clip(top.confidence.astype("float64"), 0.0, 1.0)
     null = DrawnLabels(confidence)
@@ -267,6 +279,59 @@ def records_test(
         kind = statistic.removeprefix("ecce_")
         return _cumulative(null, top.score, top.correct, kind, draws)
     return _spiegelhalter(null, top.correct)
+
+
+def _of_units(
+    top: Outcomes, statistic: str, num_bins: int, draws: "_Draws"
+) -> CalibrationTestResult:
+    """The test of rows that depend on each other in units, by their signs."""
+    confidence = np.clip(top.confidence.astype("float64"), 0.0, 1.0)
+    residual = top.correct - confidence
+    index = np.zeros(len(residual), int)
+    if statistic == "ece":
+        index = bin_index(confidence, num_bins)
+    elif statistic == "spiegelhalter":
+        residual = residual * (1.0 - 2.0 * confidence)
+    else:
+        number = num_bins if statistic == "chi2" else _CUMULATIVE_BINS
+        index = _mass_bins(top.score, number)
+    units, code = np.unique(top.unit, return_inverse=True)
+    size = int(index.max()) + 1
+    key = code.reshape(-1) * size + index
+    sums = np.bincount(key, residual, minlength=len(units) * size)
+    sums = sums.reshape(len(units), size)
+    error = np.sqrt(np.sum(sums**2, axis=0))
+
+    def value(total: np.ndarray) -> np.ndarray:
+        if statistic == "ece":
+            return np.abs(total).sum(axis=-1) / len(residual)
+        if statistic.startswith("ecce_"):
+            ends = np.cumsum(total, axis=-1) / len(residual)
+            low, high = (
+                ends.min(axis=-1, initial=0.0),
+                ends.max(axis=-1, initial=0.0),
+            )
+            if statistic == "ecce_range":
+                return high - low
+            return np.maximum(high, -low)
+        return np.sum(safe_divide(total, error) ** 2, axis=-1)
+
+    observed = float(value(sums.sum(axis=0)))
+    rng = generator(draws.seed)
+    signs = rng.choice([-1.0, 1.0], (draws.num_draws, len(units)))
+    reached = np.sum(value(signs @ sums) >= observed - 1e-12)
+    p_value = (1 + int(reached)) / (1 + draws.num_draws)
+    if statistic == "spiegelhalter":
+        observed = float(safe_divide(sums.sum(), error[0]))
+    return CalibrationTestResult(observed, p_value)
+
+
+def _mass_bins(score: np.ndarray, number: int) -> np.ndarray:
+    """Bins of equal mass; tied scores share the bin of the middle one."""
+    order = np.sort(score)
+    below = np.searchsorted(order, score, side="left")
+    through = np.searchsorted(order, score, side="right")
+    return (below + through - 1) * number // (2 * len(score))
 
 
 class _Draws(NamedTuple):
@@ -326,11 +391,7 @@ def _chi_square(
     draws: _Draws,
 ) -> CalibrationTestResult:
     """Squared gaps over their variances, in bins of equal mass."""
-    confidence, order = null.confidence, np.sort(score)
-    # Tied scores share the bin of the middle one.
-    below = np.searchsorted(order, score, side="left")
-    through = np.searchsorted(order, score, side="right")
-    index = (below + through - 1) * num_bins // (2 * len(score))
+    confidence, index = null.confidence, _mass_bins(score, num_bins)
     # Confidences of 1 and of 0 have no variance and allow no error.
     certain = confidence * (1.0 - confidence) == 0.0
     if np.any(correct[certain] != confidence[certain]):

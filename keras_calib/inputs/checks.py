@@ -135,6 +135,27 @@ def check_any_weight(weight: Any) -> None:
         raise value_error("`sample_weight` must not be 0 everywhere", sum=0.0)
 
 
+def check_independent(
+    what: str, shape: Sequence[int], units: Any = None
+) -> None:
+    """Raise ValueError unless rows `(n,)` are units that stand alone.
+
+    `what` needs that. `units` are those of the rows that count, None for one
+    each.
+    """
+    rows = math.prod(shape[:1]) if units is None else len(units)
+    count = rows if units is None else len(np.unique(units))
+    if len(shape) != 1 or count < rows:
+        raise value_error(
+            f"{what} needs independent rows, which pixels of an image, tokens "
+            "of a text and other rows of one unit are not: promise the mean "
+            "of each unit by `choose_threshold(..., units=True)`, or give one "
+            "row of each unit, as the guide of `Predictions` shows",
+            shape=tuple(shape),
+            units=count,
+        )
+
+
 def check_rows(name: str, x: Any, logits: Any) -> None:
     """Raise ValueError unless `x` has one value per row of `logits`."""
     if not fits(shape_of(x), shape_of(logits)[:-1]):

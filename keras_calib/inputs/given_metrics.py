@@ -80,6 +80,14 @@ def _get(argument: str, metric: Any, options: dict[str, Any]) -> Any:
     if key is not None and not isinstance(metric, type):
         metric = _CLASSES.get(key) or _FUNCTIONS[key]
     if isinstance(metric, type) and issubclass(metric, metrics.Metric):
+        for x in inspect.signature(metric).parameters.values():
+            needed = x.default is x.empty and x.kind is x.POSITIONAL_OR_KEYWORD
+            if needed and x.name not in options:
+                raise type_error(
+                    f"`{argument}` must be an object, as its class needs more: "
+                    f"`{metric.__name__}({x.name}=...)`",
+                    missing=x.name,
+                )
         return metric(**options)
     if isinstance(metric, metrics.Metric):
         if options:
@@ -100,6 +108,7 @@ def _get(argument: str, metric: Any, options: dict[str, Any]) -> Any:
 
 def made(argument: str, metric: Any, reading: dict[str, Any]) -> Any:
     """A metric object; a class of this library reads outputs as is told."""
+    metric = as_told(metric, reading)
     own = told_key(argument, metric) is not None
     found = _get(argument, metric, reading if own else {})
     if not isinstance(found, metrics.Metric):
@@ -109,6 +118,11 @@ def made(argument: str, metric: Any, reading: dict[str, Any]) -> Any:
             **{argument: metric},
         )
     return found
+
+
+def as_told(metric: Any, reading: dict[str, Any]) -> Any:
+    """What was given; of metrics of images the key reads as it is told."""
+    return metric.as_told(reading) if hasattr(metric, "given") else metric
 
 
 def of_arrays(argument: str, metric: Any, options: dict[str, Any]) -> Callable:
@@ -155,7 +169,7 @@ def of_predictions(
 
     A metric object reads as it was made to, which must be as they tell.
     """
-    key, reading = told_key(argument, metric), told.reading
+    key = told_key(argument, metric)
     function = _FUNCTIONS.get(metric) if isinstance(metric, str) else metric
     if key is not None and inspect.isroutine(function):
         return lambda weight: function(
@@ -164,22 +178,33 @@ def of_predictions(
     is_object = isinstance(metric, metrics.Metric)
     if not is_object or told.kind == "records":
         check_classes(told)
-    if is_object:
-        own, known = getattr(metric, "options", None), told.options
-        if isinstance(own, ReadOptions) and any(
-            getattr(own, name) != known[name]
-            for name in ("from_logits", "ignore_class", "votes")
-        ):
-            raise value_error(
-                f"`{argument}` must read outputs as the `Predictions` tell: "
-                "give its class, or an object made so",
-                **{argument: metric.name},
-                predictions=reading,
-            )
-        reading = {}
+    reading = reading_for(argument, metric, told)
     value = of_arrays(argument, metric, {**reading, **options})
     labels, outputs = told.labels, told.outputs
     return lambda weight: value(labels, outputs, sample_weight=weight)
+
+
+def reading_for(
+    argument: str, metric: Any, told: GivenTogether
+) -> dict[str, Any]:
+    """Options to read `Predictions` by, none for an object, which has its own.
+
+    Raises ValueError for one that reads otherwise.
+    """
+    if not isinstance(metric, metrics.Metric):
+        return told.reading
+    own, known = getattr(metric, "options", None), told.options
+    if isinstance(own, ReadOptions) and any(
+        getattr(own, name) != known[name]
+        for name in ("from_logits", "ignore_class", "votes")
+    ):
+        raise value_error(
+            f"`{argument}` must read outputs as the `Predictions` tell: "
+            "give its class, or an object made so",
+            **{argument: metric.name},
+            predictions=told.reading,
+        )
+    return {}
 
 
 def key_of(argument: str, metric: Any, known: Sequence[str]) -> str:

@@ -44,6 +44,7 @@ class GivenTogether:
     # As in `ArrayOptions`.
     options: Any = property()
     kind: Any = property()
+    units: Any = property()
 
     def outcomes(self) -> Any:
         """The rows that count, as `Outcomes`."""

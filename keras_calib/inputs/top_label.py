@@ -1,5 +1,6 @@
 """Confidence and correctness of whole data sets, exact."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Unpack
 
@@ -8,6 +9,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import Batch, standardize_arrays
 from keras_calib.inputs.checks import MODES, check_any_weight, check_in
+from keras_calib.inputs.groups import read_groups
 from keras_calib.inputs.options import ArrayOptions, GivenTogether, is_log, told
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.rows import of_one_output
@@ -45,6 +47,22 @@ def lead_of(labels: Any, outputs: Any = None) -> tuple[int, ...]:
         outputs = labels.outputs
     shape = as_array(outputs, "outputs").shape
     return shape if is_log(labels) else shape[:-1]
+
+
+def units_of(labels: Any, outputs: Any = None) -> np.ndarray | None:
+    """Numbers `(n,)` of what depends on each other; None for single rows.
+
+    It is what `Predictions` have as units, and else the example of several
+    samples, such as the image of pixels.
+    """
+    lead, code = lead_of(labels, outputs), None
+    if isinstance(labels, GivenTogether) and labels.units is not None:
+        code = read_groups(labels.units, lead[:1], "units")[1]
+    elif len(lead) > 1:
+        code = np.arange(lead[0])
+    if code is None or (len(lead) == 1 and len(np.unique(code)) == lead[0]):
+        return None
+    return np.repeat(code, math.prod(lead[1:]))
 
 
 def has_shares(labels: Any, options: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from keras_calib.calibrators.choosing import CalibratorChoice
 from keras_calib.calibrators.columns import OneVsRest, fit_columns, tables
 from keras_calib.calibrators.fitted_layer import (
     CalibratesPredictions,
-    LayerOptions,
+    CalibratorOptions,
 )
 from keras_calib.calibrators.fitting_data import (
     FittingData,
@@ -106,7 +106,7 @@ class MultiLabelCalibrator(CalibratesPredictions):
         class_names: Sequence[str] | None = None,
         values: dict[str, Any] | None = None,
         applies: Sequence[bool] | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[CalibratorOptions],
     ):
         super().__init__(**kwargs)
         self.supports_masking = True
@@ -148,6 +148,8 @@ class MultiLabelCalibrator(CalibratesPredictions):
         usable = _usable_labels(self.calibrator, parts, shown, force)
         self._set(self._fit_each(parts, shown, usable, num_folds), usable)
         self.class_names = names
+        sizes = [x.sizes() for x in parts if x is not None]
+        self.num_samples, self.num_units = max(sizes, key=lambda x: x[0])
 
     def _fit_each(
         self,
@@ -214,6 +216,7 @@ class MultiLabelCalibrator(CalibratesPredictions):
             values[name] = row[0] if table.ndim == 1 else row
         found = unfitted_copy(self.calibrator)
         found._from_logits = self._from_logits
+        found.num_samples, found.num_units = self.num_samples, self.num_units
         found.set_fitted(None if table.ndim < 2 else 2, **values)
         return found
 

@@ -256,13 +256,14 @@ class MultiLabelMetric(StreamingMetric):
 
         Raises:
             NotImplementedError: With `by="label"`, because the labels of one
-                example depend on each other. Use `of_label(0).interval()`.
+                example depend on each other. Use `keras_calib.evaluate`, or
+                `of_label(0).interval()`.
         """
         if self.by == "label":
             raise NotImplementedError(
-                "Means over labels have no interval, because the labels of "
-                "one example depend on each other: use `of_label(...)` and "
-                "its `interval()`"
+                "Means over labels have no interval here, because the labels "
+                "of one example depend on each other: use "
+                "`keras_calib.evaluate`, or `of_label(...).interval()`"
             )
         return self.pooled().interval(level)
 

@@ -11,7 +11,7 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators.fitted_layer import LayerOptions, of_logits
 from keras_calib.formulas.bounded_means import TESTS
-from keras_calib.inputs.checks import check_flag, check_in
+from keras_calib.inputs.checks import check_flag, check_in, check_independent
 from keras_calib.inputs.options import filled, taken
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.rows import check_no_probabilities
@@ -33,7 +33,7 @@ from keras_calib.predictions.fitting import FitsOnModel, RowOptions, given_rows
 from keras_calib.predictions.options import check_uncalibrated
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.classifier import SelectiveClassifier
-from keras_calib.selection.ladder import Ladder, check_units, counted, of_scores
+from keras_calib.selection.ladder import Ladder, counted, of_scores
 from keras_calib.selection.rules import by_blocks
 from keras_calib.selection.selector import Selector
 from keras_calib.selection.thresholds import ErrorTarget
@@ -203,7 +203,8 @@ class MultiLabelSelector(Selector, FitsOnModel):
         target.check()
         names = names_of(given, self._named)
         columns = columns_of(given, names)
-        check_units(asked.delta, columns.lead, given.units)
+        if asked.delta is not None:
+            check_independent("`delta`", columns.lead, given.units)
         _check_usable(columns)
         if tune_fraction is None:
             check_nothing_to_tune([self.calibrator], asked.delta)

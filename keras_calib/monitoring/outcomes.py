@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import Stored
-from keras_calib.inputs.checks import located
+from keras_calib.inputs.checks import check_independent, located
 from keras_calib.numerics.arrays import as_array, to_numpy
 from keras_calib.predictions.options import check_uncalibrated
 from keras_calib.predictions.predictions import Predictions
@@ -84,7 +84,7 @@ def columns_of(
     if not isinstance(given, Predictions):
         return (given, accepted, correct), ids
     given.arguments(None, {"correct": correct, "ids": ids})
-    check_rows(given)
+    check_independent("A `Monitor`", given.shape, given.units)
     weight = given.sample_weight
     no_labels = weight is not None and not np.any(weight)
     known = given
@@ -115,21 +115,6 @@ def columns_of(
     elif rows.weight is not None:
         correct = np.where(rows.weight > 0.0, correct, np.nan)
     return (confidence, accepted, correct), given.ids
-
-
-def check_rows(given: Predictions) -> None:
-    """Raises ValueError unless each row of `Predictions` is an answer alone."""
-    units = given.units
-    count = len(given) if units is None else len(np.unique(units))
-    if len(given.shape) > 1 or count < len(given):
-        raise value_error(
-            "a `Monitor` needs answers that do not depend on each other, as "
-            "tokens of a text, pixels of an image or rows of one unit do: draw "
-            "one row of each unit at random, as the guide of `Predictions` "
-            "shows",
-            shape=given.shape,
-            units=None if units is None else count,
-        )
 
 
 def labels_of(ids: Any, correct: Any) -> tuple[Any, np.ndarray]:

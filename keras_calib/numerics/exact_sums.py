@@ -181,6 +181,13 @@ def to_float(limbs: Any, dtype: str = "float32") -> Any:
     return value + limbs[2] * 2.0 ** (2 * _LIMB_BITS - _UNIT_BITS)
 
 
+def of_floats(values: np.ndarray) -> np.ndarray:
+    """Limbs `(3, n)`, in float64, of which `to_float` is `values`."""
+    limbs = np.zeros((NUM_LIMBS, *values.shape))
+    limbs[0] = values * 2.0**_UNIT_BITS
+    return limbs
+
+
 def sum_before(limbs: Any) -> Any:
     """Sum of all earlier cells of limbs along the last axis (array-agnostic).
 

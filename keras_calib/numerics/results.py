@@ -5,6 +5,7 @@ It needs neither Keras nor pandas to import.
 
 import html
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, dataclass_transform
@@ -164,6 +165,40 @@ def config_text(thing: Any) -> str:
     if str(facts.get("name")).replace("_", "") == kind.__name__.lower():
         del facts["name"]
     return call_text(kind.__name__, facts)
+
+
+def with_interval(
+    value: float, low: Any, high: Any, *, digits: int = 4, sign: str = ""
+) -> tuple[str, str]:
+    """A value and its interval as texts, with digits that the width supports.
+
+    The last digit is worth 1 / 35.5 to 1 / 3.55 of half of the width, as the
+    Particle Data Group rounds (Review of Particle Physics, 5.3). Values without
+    an interval have `digits`, or two that are not 0. Ends of signed values keep
+    up to two digits more, so that their side of 0 is seen.
+    """
+    width = np.subtract(*(np.nan if x is None else x for x in (high, low)))
+    # Too few data give intervals without an end, which say nothing.
+    known = bool(0.0 <= width < 1e9)
+    if not (known and width):
+        if 0.0 < abs(value) < 10.0 ** (1 - digits):
+            digits = 1 - math.floor(math.log10(abs(value)))
+    else:
+        digits = min(max(0, math.ceil(-math.log10(width / 7.1))), 6)
+        for _ in range(2 if sign else 0):
+            digits += any(x and not round(x, digits) for x in (low, high))
+    value, *ends = (
+        # Not -0.00; an end that is 0 is no rounded one.
+        f"{round(x, digits) + 0.0:{sign}.{digits}f}" if x or i == 0 else "0"
+        for i, x in enumerate((value, low, high) if known else (value,))
+    )
+    return value, " to ".join(ends)
+
+
+def interval_text(*ends: Any, **options: Any) -> str:
+    """The same as one text: value (low to high)."""
+    value, told = with_interval(*ends, **options)
+    return f"{value} ({told})" if told else value
 
 
 def text_table(columns: Mapping[str, Sequence]) -> list[str]:

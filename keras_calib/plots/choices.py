@@ -12,6 +12,7 @@ from keras_calib.plots.display import (
     ORANGE,
     Display,
     draw_band,
+    draw_rows,
     plain,
 )
 from keras_calib.selection import LabelTable, SampleSizePlan, SizeTable
@@ -69,26 +70,15 @@ class CalibratorChoiceDisplay(Display):
         self._size = (6.4, 1.5 + 0.4 * len(self.candidates))
 
     def _draw(self, ax: Any) -> None:
-        ax.axvline(0.0, color=GREY, linestyle="--")
-        for place, x in enumerate(self.candidates):
-            chosen = x.name == self.choice.name
-            ax.errorbar(
-                x.behind,
-                place,
-                xerr=x.error,
-                fmt="D" if chosen else "o",
-                color=ORANGE if chosen else BLUE,
-                capsize=3,
-            )
+        chosen = [x.name == self.choice.name for x in self.candidates]
         names = [
-            plain(x.name.replace("_", " "))
-            + (" (chosen)" if x.name == self.choice.name else "")
-            for x in self.candidates
+            plain(x.name.replace("_", " ")) + (" (chosen)" if mark else "")
+            for x, mark in zip(self.candidates, chosen, strict=True)
         ]
+        values = [x.behind for x in self.candidates]
+        errors = [x.error for x in self.candidates]
+        draw_rows(ax, values, errors, names, chosen)
         ax.set(
-            yticks=range(len(names)),
-            yticklabels=names,
-            ylim=(len(names) - 0.5, -0.5),
             xlabel="held-out NLL above the best, one standard error",
             title=self._title("Choice of a calibrator"),
         )
@@ -185,4 +175,4 @@ class PlanDisplay(Display):
                 f"Labels for a risk of {plan.risk:g}, delta {plan.delta:g}"
             ),
         )
-        self._legend(ax, "lower right")
+        self._legend(ax)

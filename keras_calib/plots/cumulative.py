@@ -13,7 +13,13 @@ from keras_calib.formulas.cumulative import (
 from keras_calib.functional.calibration_errors import cumulative_differences
 from keras_calib.metrics.calibration_errors import ECCE
 from keras_calib.metrics.table import CalibrationMetrics
-from keras_calib.plots.display import GREY, ModelsDisplay, draw_band, plain
+from keras_calib.plots.display import (
+    GREY,
+    ModelsDisplay,
+    draw_band,
+    plain,
+    short,
+)
 from keras_calib.predictions.predictions import Predictions
 
 
@@ -110,7 +116,7 @@ class CumulativeDisplay(ModelsDisplay):
         for i, (name, found) in enumerate(self.models.items()):
             label = self._look.label or told
             if several:
-                label = f"{plain(name)} (ECCE-R {self.values[name]:.4f})"
+                label = f"{plain(name)} (ECCE-R {short(self.values[name])})"
             ax.plot(
                 np.r_[0.0, found.share],
                 np.r_[0.0, found.difference],
@@ -119,8 +125,8 @@ class CumulativeDisplay(ModelsDisplay):
             )
         title = told
         if not several:
-            title = f"ECCE-R {self.ecce_range:.4f}, "
-            title += f"ECCE-MAD {self.ecce_maximum:.4f}"
+            title = f"ECCE-R {short(self.ecce_range)}, "
+            title += f"ECCE-MAD {short(self.ecce_maximum)}"
         ax.set(
             xlim=(0, 1),
             xlabel="share of samples, "
@@ -131,7 +137,7 @@ class CumulativeDisplay(ModelsDisplay):
         )
         # Two numbers are wider than a small picture.
         ax.title.set_fontsize("medium")
-        self._legend(ax, "best")
+        self._legend(ax)
 
 
 def _error(found: CumulativeCurve, kind: str) -> float:

@@ -5,6 +5,7 @@ import copy
 import importlib
 import io
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import path_of, replacing
 from keras_calib.inputs.checks import MODES, check_in, check_integer
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.results import call_text
+from keras_calib.numerics.results import call_text, with_interval
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
 COLORS = (
@@ -234,9 +235,30 @@ class Display:
             style["color"] = colors
         return {**style, **self._look.line}
 
-    def _legend(self, ax: Any, place: str) -> None:
-        if self._look.legend:
-            legend(ax, loc=place)
+    def _legend(self, ax: Any) -> None:
+        """A legend below a figure that is all ours, else on the axes."""
+        if not self._look.legend:
+            return
+        figure = ax.figure
+        kind = type(figure.get_layout_engine()).__name__
+        ours = {*figure.axes} <= {*self.axes_} or figure.legends
+        if kind != "ConstrainedLayoutEngine" or not ours:
+            legend(ax)
+            return
+        for earlier in [*figure.legends]:
+            earlier.remove()
+        # Letters of the small font that are as wide as the figure.
+        room = int(figure.bbox.width / figure.dpi * 15.0) - 8
+        told = {
+            # No escape is cut in two.
+            textwrap.fill(text, room).replace("\\\n$", "\\$\n"): thing
+            for x in figure.axes
+            for thing, text in zip(*x.get_legend_handles_labels(), strict=True)
+        }
+        columns = 1 + (max(map(len, told)) < room // 2 - 4)
+        style = {"fontsize": "small", "frameon": False, "borderpad": 0.0}
+        place = {"loc": "outside lower center", "ncols": columns}
+        figure.legend([*told.values()], [*told], **place, **style)
 
 
 class ModelsDisplay(Display):
@@ -300,8 +322,26 @@ def line_style(i: int) -> dict[str, Any]:
     }
 
 
+def draw_rows(
+    ax: Any, values: Any, errors: Any, names: list[str], marked: list[bool]
+) -> None:
+    """Draws values with their bars as rows from the top; some are diamonds."""
+    ax.axvline(0.0, color=GREY, linestyle="--")
+    for place, mark in enumerate(marked):
+        ax.errorbar(
+            values[place],
+            place,
+            xerr=errors[place],
+            fmt="D" if mark else "o",
+            color=ORANGE if mark else BLUE,
+            capsize=3,
+        )
+    ax.set(yticks=range(len(names)), yticklabels=names)
+    ax.set(ylim=(len(names) - 0.5, -0.5))
+
+
 def legend(ax: Any, **options: Any) -> None:
-    """A small, translucent legend."""
+    """A small, translucent legend, where it hides least."""
     # Else a long name would leave no room for the axes.
     ax.legend(framealpha=0.9, fontsize="small", **options).set_in_layout(False)
 
@@ -312,6 +352,11 @@ def draw_band(
     """Draws a pale area between two curves."""
     style = {"color": color, "alpha": 0.2, "linewidth": 0}
     ax.fill_between(x, low, high, label=label, **style)
+
+
+def short(value: float) -> str:
+    """A number of a title, which has no interval."""
+    return with_interval(value, None, None, digits=3)[0]
 
 
 def printable(text: str) -> str:

@@ -62,7 +62,9 @@ class MonitorDisplay(Display):
         for i, (name, limit) in enumerate(self.limits.items()):
             share = np.asarray(self.history[_HEAD + name]) / limit
             shown = np.clip(share, _LEAST, _MOST)
-            above.plot(answers, shown, label=name, **line_style(i))
+            above.plot(
+                answers, shown, label=f"evidence, {name}", **line_style(i)
+            )
         above.axhline(1.0, color=GREY, linewidth=1, linestyle="--")
         rule = "no alarm"
         if self.alarms:
@@ -73,7 +75,7 @@ class MonitorDisplay(Display):
             title=self._title(rule),
         )
         above.title.set_fontsize("medium")
-        self._legend(above, "upper left")
+        self._legend(above)
         self._draw_shares(below, answers)
 
     def _draw_shares(self, ax: Any, answers: np.ndarray) -> None:
@@ -107,4 +109,4 @@ class MonitorDisplay(Display):
             xlabel="answers",
             ylabel="share; dashed: expected",
         )
-        self._legend(ax, "center left")
+        self._legend(ax)

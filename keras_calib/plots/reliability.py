@@ -1,6 +1,5 @@
 """Displays of bins, of the confidence or of each class: rates, gaps, counts."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,15 +23,18 @@ from keras_calib.plots.display import (
     ModelsDisplay,
     by_model,
     plain,
+    short,
 )
 from keras_calib.predictions.predictions import Predictions
 
 # An interval that says little: its bin is faint.
 _WIDE = 0.3
+# With more bins their numbers would overlap.
+_NUM_NUMBERED = 20
 # How a diagram names the forecast of an event, how often it is, and the gap.
 _EVENTS = {
     "top_label": (
-        "confidence of the predicted class",
+        "confidence",
         "accuracy",
         "gap to confidence",
     ),
@@ -57,6 +59,7 @@ class _BinnedDisplay(ModelsDisplay):
     ):
         self._num_bins = num_bins
         super().__init__(predictions, mode, name)
+        self._forecast, self._rate, self._gap = _EVENTS[self.mode]
         if len(self.models) == 1:
             (self.sums,) = self.models.values()
 
@@ -92,7 +95,7 @@ class ReliabilityDisplay(_BinnedDisplay):
     votes the accuracy is their share for the prediction. With `mode="binary"`
     the diagram has the share of the second of two classes against its
     probability, as scikit-learn's calibration curve. Several models are drawn
-    as a curve each, without bars and intervals.
+    as a curve each, without bars, intervals and the bins that would be faint.
 
     Args:
         predictions: `Predictions` of a model; or an updated metric of
@@ -142,7 +145,6 @@ class ReliabilityDisplay(_BinnedDisplay):
         if zoom is not None and not 0.0 < zoom < 1.0:
             raise value_error("`zoom` must be in (0, 1)", zoom=zoom)
         self.zoom = zoom
-        self._forecast, self._rate, self._gap = _EVENTS[self.mode]
         self.values = {
             k: float(calibration_error(x)) for k, x in self.models.items()
         }
@@ -154,7 +156,7 @@ class ReliabilityDisplay(_BinnedDisplay):
         return self.sums.residual.sum() > 0
 
     def _axes(self, figure: Any) -> list:
-        return list(figure.subplots(2, 1, height_ratios=(4, 1), sharex=True))
+        return list(figure.subplots(2, 1, height_ratios=(3, 1), sharex=True))
 
     def _draw(self, ax: Any, counts_ax: Any = None) -> None:
         self.counts_ax_, several = counts_ax, len(self.models) > 1
@@ -162,15 +164,18 @@ class ReliabilityDisplay(_BinnedDisplay):
             title = f"{self._rate} by {self._forecast}"
             ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
             for i, (name, sums) in enumerate(self.models.items()):
-                filled = sums.weight > 0
+                low, high = accuracy_interval(sums)
+                filled = (sums.weight > 0) & (high - low <= _WIDE)
+                filled = filled if filled.any() else sums.weight > 0
                 ax.plot(
                     sums.mean_confidence[filled],
                     sums.accuracy[filled],
-                    label=f"{plain(name)} (ECE {self.values[name]:.4f})",
+                    label=f"{plain(name)} (ECE {short(self.values[name])})",
                     **{"marker": "o", "markersize": 4, **self._style(i)},
                 )
         else:
-            title = f"ECE {self.ece:.4f}, {self._rate} {self.accuracy:.4f}"
+            title = f"ECE {short(self.ece)}, {self._rate} "
+            title += short(self.accuracy)
             self._bars(ax)
         ax.set(
             xlim=(-0.02, 1.02),
@@ -178,9 +183,7 @@ class ReliabilityDisplay(_BinnedDisplay):
             ylabel=self._rate,
             title=self._title(title),
         )
-        # Leave the inset the corner that is emptiest.
-        free = several or (self.zoom and not self._is_overconfident)
-        self._legend(ax, "upper left" if free else "lower right")
+        self._legend(ax)
         if (zoom := self.zoom) and not several:
             place = (0.1, 0.56) if self._is_overconfident else (0.56, 0.09)
             self.zoom_ax_ = ax.inset_axes((*place, 0.4, 0.4))
@@ -197,27 +200,13 @@ class ReliabilityDisplay(_BinnedDisplay):
         bottom.set_xlabel(self._forecast)
         if counts_ax is not None:
             for i, sums in enumerate(self.models.values()):
-                num_bins = len(sums.weight)
-                edges = np.linspace(0.0, 1.0, num_bins + 1)
-                if several:
-                    color = self._style(i)["color"]
-                    counts_ax.stairs(sums.weight, edges, color=color)
-                else:
-                    counts_ax.bar(
-                        (edges[:-1] + edges[1:]) / 2,
-                        sums.weight,
-                        width=0.9 / num_bins,
-                        color=self._look.color or BLUE,
-                    )
-            counts_ax.set_ylabel("samples (log)")
-            counts_ax.set_yscale("symlog", linthresh=1)
-            counts_ax.set_ylim(bottom=0)
-            most = max(float(x.weight.max()) for x in self.models.values())
-            most = max(most, 1.0)
-            decades = math.floor(math.log10(most))
-            ticks = sorted({0, 10 ** (decades // 2), 10**decades})
-            counts_ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
-            counts_ax.minorticks_off()
+                edges = np.linspace(0.0, 1.0, len(sums.weight) + 1)
+                color = self._style(i)["color"]
+                counts_ax.stairs(sums.weight, edges, color=color, linewidth=1.5)
+            counts_ax.set_ylabel("samples (log)", fontsize="small")
+            _logarithmic(counts_ax, [x.weight for x in self.models.values()])
+            if not several and len(sums.weight) <= _NUM_NUMBERED:
+                _number(counts_ax, sums.weight)
 
     def _bars(self, ax: Any) -> None:
         sums, look = self.sums, self._look
@@ -311,57 +300,57 @@ class ConfidenceDisplay(_BinnedDisplay):
             self.wrong = _wrong_in(self.sums)
 
     def _draw(self, ax: Any) -> None:
-        title = "Confidence of correct and wrong"
-        if len(self.models) > 1:
-            title = "Confidence of wrong predictions"
-            for i, (name, sums) in enumerate(self.models.items()):
-                wrong = _wrong_in(sums)
-                edges = np.linspace(0.0, 1.0, len(wrong) + 1)
-                told = f"{plain(name)} ({wrong.sum():,.6g})"
-                ax.stairs(wrong, edges, label=told, **self._style(i))
-        else:
-            self._histograms(ax)
+        title = "Confidence of wrong predictions"
+        lines: tuple = ()
+        counts = {name: _wrong_in(x) for name, x in self.models.items()}
+        if len(counts) == 1:
+            title = "Confidence of correct and wrong"
+            counts = {"correct": self.correct, "wrong": self.wrong}
+            lines = (
+                ("mean confidence", self.mean_confidence, "--"),
+                ("accuracy", self.accuracy, "-"),
+            )
+        # Outlines: areas would mislead on a logarithmic scale.
+        for i, (name, values) in enumerate(counts.items()):
+            edges = np.linspace(0.0, 1.0, len(values) + 1)
+            told = f"{plain(name)} ({values.sum():,.6g})"
+            ax.stairs(values, edges, label=told, **self._style(i))
+        for name, value, style in lines:
+            told = f"{name} {short(value)}"
+            ax.axvline(value, color="black", linestyle=style, label=told)
         ax.set(
             xlim=(0, 1),
-            xlabel="confidence of the predicted class",
+            xlabel=self._forecast,
             ylabel="samples",
             title=self._title(title),
         )
         if self.log:
-            ax.set_yscale("symlog", linthresh=1)
-            ax.set_ylim(bottom=0)
-        self._legend(ax, "upper left")
+            _logarithmic(ax, [*counts.values()])
+        self._legend(ax)
 
-    def _histograms(self, ax: Any) -> None:
-        num_bins = len(self.correct)
-        # Side by side, as stacks mislead on a logarithmic scale.
-        width = 0.45 / num_bins
-        for i, values, color, hatch, label in (
-            (0, self.correct, BLUE, None, "correct"),
-            (1, self.wrong, ORANGE, "///", "wrong"),
-        ):
-            ax.bar(
-                (np.arange(num_bins) + 0.05) / num_bins + i * width,
-                values,
-                width=width,
-                align="edge",
-                color=color,
-                hatch=hatch,
-                edgecolor="white",
-                linewidth=0,
-                label=f"{label} ({values.sum():,.6g})",
-            )
-        for value, style, label in (
-            (self.mean_confidence, "--", "mean confidence"),
-            (self.accuracy, "-", "accuracy"),
-        ):
-            ax.axvline(
-                value,
-                color="black",
-                linestyle=style,
-                linewidth=1.2,
-                label=f"{label} {value:.4f}",
-            )
+
+def _logarithmic(ax: Any, counts: Sequence[np.ndarray]) -> None:
+    """A logarithmic scale of counts, with a line at each decade."""
+    filled = np.concatenate([*counts, [1.0]])
+    filled = filled[filled > 0]
+    # What is left of a sum of weights is no count.
+    high = 2.0 * filled.max()
+    ax.set_yscale("log", nonpositive="clip")
+    ax.set_ylim(max(0.5 * filled.min(), 1e-9 * high), high)
+    ax.yaxis.set_major_formatter("{x:,.12g}")
+    ax.minorticks_off()
+    ax.grid(axis="y", color=GREY, alpha=0.4, linewidth=0.6)
+
+
+def _number(ax: Any, counts: np.ndarray) -> None:
+    """The number of each step above it, in the place of a scale."""
+    low, high = ax.get_ylim()
+    room = min(28.0 / (72.0 * ax.bbox.height / ax.figure.dpi), 0.6)
+    ax.set(ylim=(low, high * (high / low) ** (room / (1 - room))), yticks=[])
+    style = {"rotation": "vertical", "ha": "center", "va": "bottom"}
+    for k in np.flatnonzero(counts > 0):
+        place = (k + 0.5) / len(counts), 1.3 * max(counts[k], low)
+        ax.text(*place, f"{counts[k]:,.6g}", fontsize=6, **style)
 
 
 def _wrong_in(sums: BinSums) -> np.ndarray:
@@ -475,7 +464,7 @@ class ClasswiseReliabilityDisplay(Display):
         for ax in drawn[-self._grid[1] :]:
             ax.set_xlabel("probability")
             ax.tick_params(labelbottom=True)
-        told = [f"classwise ECE {x:.4f}" for x in self.values.values()]
+        told = [f"classwise ECE {short(x)}" for x in self.values.values()]
         if len(told) > 1:
             names = map(plain, self.models)
             told = [f"{k}: {x}" for k, x in zip(names, told, strict=True)]
@@ -504,9 +493,13 @@ class ClasswiseReliabilityDisplay(Display):
                     zorder=3,
                     label=plain(name) if several else self._look.label,
                 )
-            text = str(k if self.class_names is None else self.class_names[k])
-            told = "" if several else f": {self.errors[k]:.4f}"
+            text = (
+                f"class {k}"
+                if (names := self.class_names) is None
+                else names[k]
+            )
+            told = "" if several else f": {short(self.errors[k])}"
             ax.set_title(plain(text) + told, fontsize="small")
             ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
         if several or self._look.label:
-            self._legend(axes[0], "upper left")
+            self._legend(axes[0])

@@ -10,13 +10,11 @@ from keras_calib.formulas.risk_coverage import RiskCoveragePoints
 from keras_calib.functional.risk_coverage import aurc, risk_coverage_curve
 from keras_calib.metrics.risk_coverage import HistogramMetric
 from keras_calib.metrics.table import CalibrationMetrics
-from keras_calib.plots.display import Display, by_model, draw_band, plain
+from keras_calib.plots.display import Display, by_model, draw_band, plain, short
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.selection import Choice
 
 _MARKERS = ("o", "s", "^", "D", "v")
-# Letters of a line of the legend.
-_LINE = 48
 
 
 class RiskCoverageDisplay(Display):
@@ -107,13 +105,11 @@ class RiskCoverageDisplay(Display):
     def _draw(self, ax: Any) -> None:
         highest, bands = 0.0, self.bands
         for i, (name, curve) in enumerate(self.curves.items()):
-            value = f"AURC {1000 * self.values[name]:.2f}e-3"
+            value = f"AURC {short(self.values[name])}"
             style, shown = self._style(i), plain(name)
             if self._look.label is not None and len(self.curves) == 1:
                 shown = plain(self._look.label)
             label = f"{shown} ({value})"
-            if len(label) > _LINE:
-                label = f"{shown}\n({value})"
             ax.plot(curve.coverage, curve.risk, label=label, **style)
             # The risk of the first few samples swings between 0 and 1.
             settled = curve.coverage >= min(0.05, curve.coverage[-1])
@@ -134,11 +130,11 @@ class RiskCoverageDisplay(Display):
             ylabel="risk (error rate of the accepted)",
             title=self._title("Risk against coverage", named=False),
         )
-        self._legend(ax, "upper left")
+        self._legend(ax)
 
 
 def _mark(ax: Any, name: str, point: Choice, marker: str) -> None:
-    label = f"{plain(name)}: coverage {point.coverage:.3f},\n"
+    label = f"{plain(name)}: coverage {point.coverage:.3f}, "
     if point.confidence is not None:
         label += f"confidence from {point.confidence:.4g}, "
     label += f"risk {point.risk:.4f}"

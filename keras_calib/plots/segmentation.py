@@ -15,6 +15,7 @@ from keras_calib.plots.display import (
     Display,
     as_picture,
     matplotlib_module,
+    short,
     show,
 )
 from keras_calib.plots.reliability import ReliabilityDisplay
@@ -159,14 +160,11 @@ class SegmentationDisplay(Display):
         _bar(ranks, shown, "share of pixels that are surer")
         display = copy.copy(self.reliability).plot(bars)
         display.ax_.set_title(
-            f"ECE {display.ece:.4f}, accuracy {display.accuracy:.4f}",
+            f"ECE {short(display.ece)}, accuracy {short(display.accuracy)}",
             fontsize="medium",
         )
         bars[-1].set_xlabel("confidence")
         if display.counts_ax_ is not None:
-            # The panel of counts is low, so it has few ticks.
-            most = max(display.sums.weight.max(), 1.0)
-            bars[-1].set_yticks([0.0, 10.0 ** np.floor(np.log10(most))])
             bars[-1].set_ylabel("pixels (log)", fontsize="small")
             bars[0].tick_params(labelbottom=False)
 

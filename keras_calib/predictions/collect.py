@@ -121,9 +121,8 @@ class ModelRun:
         self.reading = reading._replace(
             pixels_per_image=pixels, seed=given.seed
         )
-        names = given.class_names
-        if names is None:
-            names = getattr(data, "class_names", None)
+        named = (getattr(x, "class_names", None) for x in (given, data, model))
+        names = next((x for x in named if x is not None), None)
         told = {"multi_label": by_label, "votes": given.votes}
         told |= {"ignore_class": reading.ignore_class, "class_names": names}
         self.facts = facts_of(reading.from_logits, told)

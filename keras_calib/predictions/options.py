@@ -76,8 +76,8 @@ class DataOptions(ModelOptions, total=False):
             order, which are then read twice.
         units: What rows belong to, in the same forms.
         ids: Names of the rows, in the same forms.
-        class_names: Names of the classes or labels; None takes those of the
-            data, if they have the attribute `class_names`.
+        class_names: Names of the classes or labels; None takes the attribute
+            `class_names` of the data, or else of the model.
         multi_label: Whether each output is a label of its own; None takes it
             from the compiled loss.
         votes: Whether the labels are rows of annotators' votes.

@@ -6,6 +6,7 @@ hold: here are those of classes and of logs, in `labels` that of several labels.
 
 import collections
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,19 +15,34 @@ from keras_calib.calibrators.fitted_layer import of_logits
 from keras_calib.exporting.answer_threshold import bounded_log_odds
 from keras_calib.formulas.cumulative import cumulative_p_value
 from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.inputs.batch import read_arrays, with_rows
+from keras_calib.formulas.proper import (
+    brier_losses_of_rows,
+    log_losses,
+    losses_of_rows,
+    summable_losses,
+)
+from keras_calib.formulas.units import effective_count, group_of, sums_by_unit
+from keras_calib.functional.group_table import holm
+from keras_calib.inputs.batch import Batch, read_arrays, with_rows
 from keras_calib.inputs.labels import nothing_counts
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.inputs.values import Rules
-from keras_calib.metrics import CalibrationMetrics
+from keras_calib.metrics import CalibrationMetrics, PerImage
+from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.paired import paired_p_values
 from keras_calib.metrics.reading import add_rows, read_without_faults
+from keras_calib.metrics.registry import mode_of
+from keras_calib.metrics.states.units import UnitSums
 from keras_calib.numerics.arrays import at_least_float32, safe_divide, to_numpy
 from keras_calib.numerics.row_blocks import RowFacts
 from keras_calib.numerics.softmax import sigmoid, to_logits
 from keras_calib.predictions.predictions import Predictions
+from keras_calib.reporting.by_unit import UnitJackknife, UnitNumbers, UnitTable
 from keras_calib.reporting.groups import SURE, AttributeGroups, StageGroups
 from keras_calib.reporting.measures import EXPLAINED, TOP1_METRICS
+from keras_calib.reporting.remainder import remainder, worse_classes
+from keras_calib.reporting.segments import SegmentEvaluation
 from keras_calib.reporting.verdict import (
     about_selection,
     change_of,
@@ -34,6 +50,10 @@ from keras_calib.reporting.verdict import (
     verdict,
 )
 
+_LOSSES: dict[str, Callable] = {
+    "nll": partial(losses_of_rows, log_losses),
+    "brier_score": brier_losses_of_rows,
+}
 # Least confidence of errors that are counted by label and predicted class.
 _SURE_PAIR = SURE[1]
 # What is predicted, and the axes of an example of several predictions.
@@ -110,6 +130,8 @@ class Evaluation:
         # Of classes or of labels; known from the first batch that counts.
         self.num_classes = 0
         self.mistakes: list[Mistake] = []
+        # What rows belong to, and the sums of that.
+        self._numbers = UnitNumbers()
         # Outputs before calibration are as the model gives them.
         self._from_logits = [bool(options.from_logits)]
         self._from_logits += [True] * (calibrator is not None)
@@ -117,6 +139,8 @@ class Evaluation:
         # the wrong among these, the accepted that say yes, the wrong among
         # these: `(2, 5)`, or `(2, 5, labels)`.
         self._selected: Any = 0.0
+        # Wrong weight and weight of the accepted, by group of units.
+        self._accepted_by_unit: Any = 0.0
 
     def add(
         self,
@@ -125,14 +149,20 @@ class Evaluation:
         sample_weight: Any,
         inputs: Any,
         groups: Any = None,
+        units: Any = None,
     ) -> None:
-        """Adds a batch, of whose inputs the surest mistakes are kept."""
+        """Adds a batch, of whose inputs the surest mistakes are kept.
+
+        Rows `(n,)` with the same name in `units` depend on each other, and so
+        do the samples of an example.
+        """
         lead = np.shape(outputs)[: np.ndim(outputs) - self._own_axes]
         if len(lead) > 1:
             others = "example", *["position"] * (len(lead) - 1)
             self.places = _PLACES.get(len(lead), others)
         if self.is_drawn:
             self.places = "image", "drawn pixel"
+        self._unit_of = self._numbers.of(units, lead, self.num_examples)
         ignored = self.options.ignore_class
         if not nothing_counts(labels, sample_weight, ignored):
             self._add((labels, outputs, sample_weight), inputs, groups, lead)
@@ -153,6 +183,11 @@ class Evaluation:
         if len(self.places) == 1:
             return ""
         return "pixels" if self.places[0] == "image" else "positions"
+
+    @property
+    def unit_name(self) -> str:
+        """What predictions depend on each other in, in the plural."""
+        return f"{self.places[0]}s" if self.inside else "units"
 
     def where(self, mistake: Mistake) -> str:
         """The place of a mistake, without what its example is called."""
@@ -216,6 +251,11 @@ class Evaluation:
     ) -> None:
         """Adds the answers of the selector, `(n,)` or `(n, labels)`."""
         taken = accept.astype("float64")
+        if self._numbers.are_told and taken.ndim == 1:
+            kept, none = weight * taken, np.zeros(len(taken), int)
+            group = group_of(self._unit_of)
+            found = sums_by_unit(group, none, 1, kept * wrong, kept)
+            self._accepted_by_unit = self._accepted_by_unit + found
         rows = [np.ones_like(taken), taken, taken * wrong]
         rows += [taken * yes, taken * yes * wrong]
         self._selected = self._selected + np.stack(
@@ -240,7 +280,7 @@ class ClassEvaluation(Evaluation):
         # Metrics and groups of each stage, before and after calibration.
         read = [self.options._replace(from_logits=x) for x in self._from_logits]
         self.stages = [
-            CalibrationMetrics(
+            UnitTable(
                 list(self._measured if keys is None else keys),
                 num_bins=self.num_bins,
                 **options.of_metric(),
@@ -250,6 +290,11 @@ class ClassEvaluation(Evaluation):
         self.others = [others(options) for options in read]
         for table, options in zip(self.stages, read, strict=True):
             table.options = options
+        # What tells the errors of `others` where rows depend on each other.
+        self.by_units: list[dict[str, UnitJackknife]] = [{} for _ in read]
+        # Sums by unit, for changes and where rows depend on each other.
+        self.by_unit: UnitSums | None = None
+        self._is_page = keys is None
         self.groups: list[StageGroups] = []
         # Sure errors by (label, predicted class); of votes their shares.
         self.confused: Any = collections.Counter()
@@ -257,6 +302,9 @@ class ClassEvaluation(Evaluation):
         self.annotators = _Annotators() if self.options.votes else None
         # Groups that came with the data, such as sites.
         self.attributes = AttributeGroups(self.num_bins, self.options.votes)
+        # What pages say of dense outputs by image, after calibration.
+        self.segments: SegmentEvaluation | None = None
+        self._is_page = keys is None
 
     @property
     def final(self) -> CalibrationMetrics:
@@ -269,6 +317,9 @@ class ClassEvaluation(Evaluation):
         results = {
             "num_samples": self.num_samples,
             "num_counted": self.num_counted,
+            "num_units": self.by_unit.num_units
+            if self._numbers.are_told and self.by_unit
+            else None,
             "confidence_gap": gap.to_dict(),
             "metrics": metrics,
             "selection": None if self.selector is None else self._selection(),
@@ -281,17 +332,36 @@ class ClassEvaluation(Evaluation):
             )
         if self.annotators is not None:
             results["annotators"] = self.annotators.results()
-        before, after = (gap, metrics["ece"]), None
+        if self.segments is not None:
+            results["segments"] = self.segments.results()
+            results["classes"] = self.segments.classes()
+        before, after, judges = (gap, metrics["ece"]), None, ()
         if self.calibrator is not None:
             repaired = estimates_of(self.final)
             after = self.final.confidence_gap(), repaired["ece"]
+            unit = f"{self.places[0]}s" if self.inside else "units"
+            bins, classes = (
+                self.final.bins(),
+                [x.classes() for x in self.groups],
+            )
+            left = remainder(*after, bins, self.calibrator, unit=unit)
+            worse = worse_classes(*classes)
+            judges = (
+                left,
+                [
+                    {**x, "name": self.name_of(x["group"])}
+                    for x in worse
+                    if self.kind == "classes"
+                ],
+            )
             results |= {
                 "calibrated_confidence_gap": after[0].to_dict(),
                 "calibrated_metrics": repaired,
-                "calibrated_verdict": judged(*after),
+                "calibrated_verdict": judged(*after, *judges),
                 "change": change_of(before, after),
+                "changes": self._changes(),
             }
-        return {"verdict": verdict(before, after), **results}
+        return {"verdict": verdict(before, after, *judges), **results}
 
     def _add(self, given: tuple, inputs: Any, groups: Any, lead: Any) -> None:
         labels, outputs, weight = given
@@ -302,23 +372,23 @@ class ClassEvaluation(Evaluation):
             self.stages[0].update_state(labels, outputs, weight)
         if batch is None:
             batch = read_arrays(labels, outputs, weight, options)
-        for metric in self.others[0].values():
-            metric.update_state(labels, outputs, weight)
+        self._add_others(0, given, lead)
         self.num_classes = batch.outputs.shape[-1]
         logits = batch.outputs.reshape(*lead, -1)
         parts = self.calibrator, self.selector
         if not options.from_logits and parts != (None, None):
             logits = to_numpy(to_logits(at_least_float32(logits)))
         stages, (calibrated, answers) = [batch.facts], self._answers(logits)
+        losses = [self._losses(batch)]
         if calibrated is not None:
             rows, rules = calibrated.reshape(batch.outputs.shape), Rules()
             after = batch._replace(from_logits=True)
             after = with_rows(after, rows, options.names[1], rules)
             if not (rules.hold and add_rows(self.final, after)):
                 self.final.update_state(labels, calibrated, weight)
-            for metric in self.others[-1].values():
-                metric.update_state(labels, calibrated, weight)
+            self._add_others(-1, (labels, calibrated, weight), lead)
             stages.append(after.facts)
+            losses.append(self._losses(after))
         truth = batch.labels
         if not options.votes:
             truth = hard_labels(truth).astype("int64", copy=False)
@@ -332,11 +402,42 @@ class ClassEvaluation(Evaluation):
             accept = to_numpy(answers["accept"]).reshape(-1)
             answer = to_numpy(answers["label"]).reshape(-1)
             self._select(accept, _wrong_of(truth, answer), weight)
-        self._add_rows(stages, truth, weight, accept, inputs, groups, lead)
+        self._add_rows(
+            stages, losses, truth, weight, accept, inputs, groups, lead
+        )
+
+    def _add_others(self, stage: int, rows: tuple, lead: Any) -> None:
+        """Adds a batch to the metrics that are not of the page."""
+        unit = self._unit_of.reshape(lead[0], -1)[:, 0]
+        for name, metric in self.others[stage].items():
+            metric.update_state(*rows)
+            is_ours = isinstance(metric, StreamingMetric)
+            if self._numbers.are_told and is_ours:
+                parts = self.by_units[stage]
+                if name not in parts and not isinstance(metric, PerImage):
+                    parts[name] = UnitJackknife(metric)
+                if name in parts:
+                    parts[name].add(rows, unit)
+
+    @property
+    def _sums_units(self) -> bool:
+        several = self._is_page and len(self.stages) > 1
+        return several or self._numbers.are_told
+
+    def _losses(self, batch: Batch) -> dict[str, np.ndarray]:
+        """Losses of rows by name, of those that are measured by unit."""
+        if not self._sums_units:
+            return {}
+        return {
+            k: summable_losses(fn(batch))
+            for k, fn in _LOSSES.items()
+            if k in self.stages[0].include
+        }
 
     def _add_rows(
         self,
         stages: list[RowFacts],
+        losses: list[dict[str, np.ndarray]],
         truth: np.ndarray,
         weight: np.ndarray,
         accept: np.ndarray | None,
@@ -345,23 +446,48 @@ class ClassEvaluation(Evaluation):
         lead: tuple[int, ...],
     ) -> None:
         """Adds facts of rows `(n,)`, and which of them the selector accepts."""
+        if self._is_page and len(lead) > 1:
+            if self.segments is None:
+                made = self.num_mistakes, self.num_classes, self.is_drawn
+                self.segments = SegmentEvaluation(*made)
+            wrong = _wrong_of(truth, stages[-1].predicted)
+            rows = hard_labels(truth), wrong, stages[-1], weight, inputs
+            self.segments.add(*rows, lead, self.num_examples)
         size, counts = len(truth), np.flatnonzero(weight)
         self.num_counted += len(counts)
         truth, weight = truth[counts], weight[counts]
         if not self.groups:
             made = self.num_classes, self.options.votes
             self.groups = [StageGroups(*made) for _ in stages]
-        for sums, facts in zip(self.groups, stages, strict=True):
+        own_unit = self._unit_of[counts]
+        unit = own_unit if self._numbers.are_told else None
+        columns_by_stage = []
+        for sums, facts, of_rows in zip(
+            self.groups, stages, losses, strict=True
+        ):
             predicted = facts.predicted[counts]
             confidence = facts.confidence[counts]
             wrong = _wrong_of(truth, predicted)
-            sums.add(confidence, predicted, 1.0 - wrong, weight)
+            sums.add(confidence, predicted, 1.0 - wrong, weight, unit)
+            own = {k: x[counts] for k, x in of_rows.items()}
+            if facts.log_odds is not None:
+                own["score"] = facts.log_odds[counts]
+            own |= {"confidence": confidence, "correct": 1.0 - wrong}
+            columns_by_stage.append(own)
+        if self._sums_units:
+            if self.by_unit is None:
+                made = len(stages), self.num_bins, tuple(losses[0])
+                self.by_unit = UnitSums(*made)
+                for k, table in enumerate(self.stages):
+                    if self._numbers.are_told:
+                        table.take(self.by_unit, k, self.unit_name)
+            self.by_unit.add(own_unit, weight, columns_by_stage)
         # What users get is last.
         if groups is not None:
             if accept is not None:
                 accept = accept[counts]
             rows = confidence, 1.0 - wrong, weight, accept
-            self.attributes.add(groups, size, counts, *rows)
+            self.attributes.add(groups, size, counts, *rows, unit)
         sure = confidence >= _SURE_PAIR
         for *pair, number in _confusions(truth[sure], predicted[sure]):
             self.confused[tuple(pair)] += number
@@ -372,11 +498,37 @@ class ClassEvaluation(Evaluation):
             share = truth.max(axis=-1)
             is_wrong = (predicted != label) & (wrong > 1.0 - share)
             columns.append(share)
-        columns = [x[is_wrong] for x in columns]
-        self._keep(columns[0], columns, inputs, lead)
+        if len(lead) == 1 or self.is_drawn:
+            columns = [x[is_wrong] for x in columns]
+            self._keep(columns[0], columns, inputs, lead)
+
+    def _changes(self) -> dict[str, dict[str, float]]:
+        """P-values of no change by metric, alone and after Holm."""
+        if self.by_unit is None:
+            return {}
+        names = [x for x in self.final.include if mode_of(x)]
+        names.append("confidence_gap")
+        found = paired_p_values(self.by_unit, names, self.final, (0, 1))
+        adjusted = holm([*found.values()])
+        return {
+            name: {"p_value": p, "p_holm": float(q)}
+            for (name, p), q in zip(found.items(), adjusted, strict=True)
+        }
+
+    def _of_units(self, selected: np.ndarray) -> np.ndarray:
+        """The sums of accepted answers, as effective as those of units."""
+        if not self._numbers.are_told or not selected[0, 1]:
+            return selected
+        (_, weight, wrong, *_), squares = selected
+        risk = wrong / weight
+        alone, count = np.array([risk * (1.0 - risk)]), weight**2 / squares[1]
+        own = effective_count(alone, *self._accepted_by_unit, np.array([count]))
+        found = selected.copy()
+        found[1, 1] = weight**2 / own[0]
+        return found
 
     def _selection(self) -> dict[str, Any]:
-        sums = accepted(self._selected)
+        sums = accepted(self._of_units(self._selected))
         chosen = getattr(self.selector, "chosen", None)
         threshold = getattr(self.selector, "threshold", None)
         confidence = getattr(chosen, "confidence", None)
@@ -426,7 +578,8 @@ class ScoreEvaluation(ClassEvaluation):
             score = bounded_log_odds(outputs).astype("float32")
             accept = score >= self.selector.threshold
             self._select(accept, truth != 0, weight)
-        self._add_rows(facts, truth, weight, accept, inputs, groups, lead)
+        none: list[dict] = [{}] * len(facts)
+        self._add_rows(facts, none, truth, weight, accept, inputs, groups, lead)
 
     def _calibrated(
         self, labels: np.ndarray, confidence: np.ndarray

@@ -1,7 +1,7 @@
 """Rows of models or of predictions, read once by what evaluates each model.
 
-A batch is a dict of arrays of the same rows: `"labels"`, `"weight"` and
-`"inputs"`, which may be None, `("outputs", k)` of each model, and
+A batch is a dict of arrays of the same rows: `"labels"`, and `"weight"`,
+`"units"` and `"inputs"`, which may be None, `("outputs", k)` of each model, and
 `("groups", name)` of each attribute.
 """
 
@@ -89,6 +89,15 @@ def gathered(
         | fitted["calibrator"]
         | {name: x.calibrator for name, x in choices.items()}
     )
+    for name, part in fitted["selector"].items():
+        own, given = getattr(part, "calibrator", None), fitted["calibrator"]
+        if part is not None and given.get(name) is not own:
+            raise value_error(
+                "`calibrator` must be that of `selector`, whose threshold is "
+                "for its logits; leave `calibrator` out",
+                calibrator=type(given.get(name)).__name__,
+                selector_calibrator=type(own).__name__,
+            )
     for part in (*fitted["selector"].values(), *fitted["calibrator"].values()):
         getattr(part, "check_fitted", bool)()
         if groups := getattr(part, "groups", ()):
@@ -137,7 +146,7 @@ def gathered(
         groups = _groups(batch, first)
         for k, evaluation in enumerate(evaluations):
             rows = batch["labels"], batch["outputs", k], batch["weight"]
-            evaluation.add(*rows, batch["inputs"], groups)
+            evaluation.add(*rows, batch["inputs"], groups, batch["units"])
     num_classes = {x.num_classes for x in evaluations}
     if 0 in num_classes:
         what = "labels" if first.multi_label else "samples"
@@ -301,6 +310,7 @@ def _batch(parts: Iterable[Predictions]) -> dict[Any, Any]:
         "labels": first.labels,
         "weight": weight,
         "inputs": next((x for x in shown if hasattr(x, "shape")), None),
+        "units": next((x.units for x in parts if x.units is not None), None),
         **{("outputs", k): x.outputs for k, x in enumerate(parts)},
         **{("groups", name): x for name, x in groups.items()},
     }

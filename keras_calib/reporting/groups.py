@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 from keras_calib.formulas.group_sums import GroupedSums
 from keras_calib.functional.group_table import group_metrics
@@ -25,6 +26,9 @@ class GroupRow(NamedTuple):
             shares of votes for other classes.
         confidence: Mean confidence.
         error: Error rate, with an interval from `low` to `high`.
+        confidence_gap_low: Lower end of the gap of confidence and accuracy. The
+            confidences are taken as fixed where each row is a unit.
+        confidence_gap_high: Its upper end.
     """
 
     group: int
@@ -34,21 +38,13 @@ class GroupRow(NamedTuple):
     error: float
     low: float
     high: float
+    confidence_gap_low: float
+    confidence_gap_high: float
 
     @property
     def confidence_gap(self) -> float:
         """Mean confidence less accuracy."""
         return self.confidence - 1.0 + self.error
-
-    @property
-    def confidence_gap_low(self) -> float:
-        """Lower end of the gap, whose confidences are taken as fixed."""
-        return self.confidence - 1.0 + self.low
-
-    @property
-    def confidence_gap_high(self) -> float:
-        """Upper end of the gap."""
-        return self.confidence - 1.0 + self.high
 
     @property
     def side(self) -> str:
@@ -71,11 +67,12 @@ class StageGroups:
         predicted: np.ndarray,
         correct: np.ndarray,
         weight: np.ndarray,
+        unit: np.ndarray | None = None,
     ) -> None:
         """Adds predictions `(n,)`, right by a share with votes."""
         level = np.searchsorted(SURE, confidence, side="right")
         for sums, group in ((self._classes, predicted), (self._levels, level)):
-            sums.add(None, group, confidence, correct, weight)
+            sums.add(None, group, confidence, correct, weight, None, unit)
 
     def classes(self) -> list[GroupRow]:
         """Predicted classes, those that differ most certainly first."""
@@ -106,7 +103,10 @@ def _rows(sums: GroupedSums, *, together: bool = False) -> list[GroupRow]:
     wrong = np.maximum(totals.weight - totals.correct, 0.0)
     columns = (totals.weight, wrong, totals.mean_confidence)
     columns = (*columns, np.maximum(1.0 - accuracy, 0.0))
-    rows = np.stack([*columns, 1.0 - high, 1.0 - low], axis=-1)
+    ends = totals.mean_confidence - high, totals.mean_confidence - low
+    if sums.has_units:
+        ends = sums.confidence_gap(level)[1:]
+    rows = np.stack([*columns, 1.0 - high, 1.0 - low, *ends], axis=-1)
     return [GroupRow(int(k), *rows[k].tolist()) for k in filled]
 
 
@@ -130,6 +130,7 @@ class AttributeGroups:
         correct: np.ndarray,
         weight: np.ndarray,
         accept: np.ndarray | None,
+        unit: np.ndarray | None = None,
     ) -> None:
         """Adds the predictions that count: `counts` are their places of `size`.
 
@@ -143,7 +144,7 @@ class AttributeGroups:
                 self._sums[name] = made
             code = np.repeat(code, size // len(code))[counts]
             self._sums[name].add(
-                names, code, confidence, correct, weight, accept
+                names, code, confidence, correct, weight, accept, unit
             )
 
     def results(self, chosen: Any) -> dict[str, Any]:
@@ -170,7 +171,14 @@ class AttributeGroups:
             accepts=self._accepts,
         )
         found = table.to_dict()
-        return {**found, "sentences": _sentences(found["rows"], chosen)}
+        rows = found["rows"]
+        num_tests = sum(not row["too_few"] for row in rows)
+        for row in rows:
+            p_value, sums = row.get("p_holm"), ordered[row["attribute"]]
+            if p_value is not None and (p_value <= 0.05) != _excludes_0(row):
+                place = np.array([sums.names.index(row["group"])])
+                row["p_holm"] = _p_of_interval(sums.select(place), num_tests)
+        return {**found, "sentences": _sentences(rows, chosen)}
 
 
 def worst_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -188,10 +196,10 @@ def _sentences(rows: list[dict[str, Any]], chosen: Any) -> list[str]:
     """Which groups differ, after an adjustment for their number."""
     kinds = {
         "Overconfident": [
-            x for x in rows if _rejected(x) and x["confidence_gap"] > 0
+            x for x in rows if _excludes_0(x) and x["confidence_gap"] > 0
         ],
         "Underconfident": [
-            x for x in rows if _rejected(x) and x["confidence_gap"] < 0
+            x for x in rows if _excludes_0(x) and x["confidence_gap"] < 0
         ],
         "More errors among the accepted than in the other groups": [
             x
@@ -219,11 +227,22 @@ def _sentences(rows: list[dict[str, Any]], chosen: Any) -> list[str]:
     ]
 
 
-def _rejected(row: dict[str, Any]) -> bool:
-    p_value = row.get("p_holm")
-    if p_value is not None:
-        return p_value <= 0.05
-    # Without a test the simultaneous interval decides.
+def _excludes_0(row: dict[str, Any]) -> bool:
+    """Whether the simultaneous interval of the gap does."""
     return row["confidence_gap"] is not None and not (
         row["confidence_gap_low"] <= 0 <= row["confidence_gap_high"]
     )
+
+
+def _p_of_interval(sums: GroupedSums, num_tests: int) -> float:
+    """The p-value, over all groups, at which an interval ends at 0."""
+
+    def excess(p: float) -> float:
+        _, low, high = sums.confidence_gap(1.0 - p / num_tests)
+        return float(max(low[0], -high[0]))
+
+    ends = 1e-9, 1.0 - 1e-9
+    least, most = map(excess, ends)
+    if least >= 0.0 or most <= 0.0:
+        return ends[most <= 0.0]
+    return float(brentq(excess, *ends))

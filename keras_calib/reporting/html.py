@@ -9,8 +9,8 @@ import keras
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import path_of, replacing
 from keras_calib.inputs.checks import check_at_most, check_integer
-from keras_calib.numerics.results import call_text
-from keras_calib.plots import RiskCoverageDisplay
+from keras_calib.numerics.results import call_text, with_interval
+from keras_calib.plots import ReliabilityDisplay, RiskCoverageDisplay
 from keras_calib.plots.display import matplotlib_module, printable
 from keras_calib.predictions.options import DataOptions
 from keras_calib.reporting.cards import environment
@@ -30,7 +30,10 @@ class ReportPage:
         results: The numbers of the page, `{model: {...}}`. Each estimate is
             `{"value", "low", "high"}` with its 95 % interval.
 
-            - `verdict`: its `answer`, `advice` and `headline`.
+            - `verdict`: its `answer`, `advice` and `headline`. With a
+              calibrator also `worse_classes`, which calibration clearly made
+              worse: `name`, `group`, the gap `before` and its `value` after,
+              from `low` to `high` (95 % for all classes at once).
             - `confidence_gap`: mean confidence less accuracy.
             - `metrics`: estimates by name. `ecce` has a `p_value` too.
             - `calibrated_verdict`, `calibrated_confidence_gap` and
@@ -202,10 +205,16 @@ def page_of(
     notes: dict[str, str],
 ) -> str:
     """The HTML page of some models and their results."""
-    kind, picture = evaluations[0].kind, None
+    kind, pictures = evaluations[0].kind, []
     if kind != "labels" and len(evaluations) > 1:
-        display = RiskCoverageDisplay({x.name: x.final for x in evaluations})
-        picture = diagram(display, "Risk against coverage of all models.", WIDE)
+        models = {x.name: x.final for x in evaluations}
+        pictures = [
+            diagram(display, f"{text} of all models.", WIDE)
+            for display, text in (
+                (ReliabilityDisplay(models), "Accuracy against confidence"),
+                (RiskCoverageDisplay(models), "Risk against coverage"),
+            )
+        ]
     return template().render(
         kind=kind,
         title=title,
@@ -213,7 +222,7 @@ def page_of(
             model_of(x, results[x.name], i)
             for i, x in enumerate(evaluations, 1)
         ],
-        picture=picture,
+        pictures=pictures,
         evaluations=evaluations,
         num_bins=num_bins,
         notes=notes,
@@ -227,6 +236,7 @@ def template() -> Any:
     """The template of a page; ImportError if a package is missing."""
     matplotlib_module("figure")
     made = environment("A report", autoescape=True, finalize=_printed)
+    made.globals["with_interval"] = with_interval
     return made.get_template("page.html.jinja")
 
 

@@ -4,15 +4,18 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.labels.columns import label_logits, read_columns
 from keras_calib.labels.metric import MultiLabelMetric
 from keras_calib.labels.table import VALUES, LabelTable
 from keras_calib.metrics import CalibrationMetrics
-from keras_calib.numerics.arrays import safe_divide, to_numpy
+from keras_calib.metrics.gap_estimates import gap_of
+from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.reporting.evaluation import Evaluation, accepted, estimates_of
-from keras_calib.reporting.verdict import (
-    about_label_selection,
+from keras_calib.reporting.verdict import about_label_selection
+from keras_calib.reporting.verdict_of_labels import (
+    MISTAKE,
     label_verdict,
     side_of,
 )
@@ -38,20 +41,14 @@ class LabelEvaluation(Evaluation):
             ),
             by="example",
         )
-        # By label: those that are there, and the weight of right answers.
+        # By label: how many are there.
         self._present: Any = 0
-        self._right: Any = 0.0
         # Examples of which some labels are missing.
         self._partly = 0
 
     def results(self) -> dict[str, Any]:
-        stages = [
-            [x.facts(k) for k in range(self.num_classes)] for x in self.stages
-        ]
-        summaries = [
-            table.summary(found)
-            for table, found in zip(self.stages, stages, strict=True)
-        ]
+        found = [x.results() for x in self.stages]
+        stages, summaries = zip(*found, strict=True)
         missing = np.broadcast_to(
             self.num_samples - self._present, (self.num_classes,)
         )
@@ -73,10 +70,11 @@ class LabelEvaluation(Evaluation):
         }
         if len(stages) > 1:
             results["calibrated_summary"] = summaries[1]
-        found = label_verdict(rows, len(stages) > 1)
+        fitted = getattr(self.calibrator, "num_samples", None)
+        verdict = label_verdict(rows, len(stages) > 1, fitted)
         if self.selector is not None:
             results["selection"] = self._selection(rows)
-        return {"verdict": found, **results}
+        return {"verdict": verdict, **results}
 
     def _add(self, given: tuple, inputs: Any, groups: Any, lead: Any) -> None:
         labels, outputs, sample_weight = given
@@ -94,13 +92,23 @@ class LabelEvaluation(Evaluation):
         if weight is None and present is not None:
             weight = present.astype("float32")
         logits = to_numpy(label_logits(columns.outputs, self._from_logits[0]))
-        stages, final = [columns.outputs], logits
+        stages, odds = [columns.outputs], [logits]
         calibrated, answers = self._answers(logits)
         if calibrated is not None:
-            final = calibrated
-            stages.append(final)
-        for table, rows in zip(self.stages, stages, strict=True):
-            table.add(columns.labels, rows, weight)
+            stages.append(calibrated)
+            odds.append(calibrated)
+        yes, final = [x > 0 for x in odds], odds[-1]
+        if answers:
+            accept, said = (to_numpy(answers[x]) for x in ("accept", "labels"))
+            # An answer that is not accepted is no yes.
+            each = accept.reshape(len(accept), -1)
+            yes[-1] = np.asarray((said == 1) & each)
+        number = self.num_examples + np.arange(len(logits)) // (
+            len(logits) // lead[0]
+        )
+        for table, *given in zip(self.stages, stages, odds, yes, strict=True):
+            rows, *rest = given
+            table.add(columns.labels, rows, weight, *rest, number)
         self._examples.update_state(columns.labels, stages[-1], weight)
         if weight is None:
             weight = np.ones(logits.shape)
@@ -108,7 +116,6 @@ class LabelEvaluation(Evaluation):
             present = np.ones(logits.shape, bool)
         right = (final > 0) == (columns.labels > 0.5)
         complete = np.asarray(present.all(axis=-1))
-        self._right = self._right + (weight * right).sum(axis=0)
         self._present = self._present + present.sum(axis=0)
         self._partly += int((present.any(axis=-1) & ~complete).sum())
         places, label = np.nonzero(~right & present)
@@ -118,37 +125,35 @@ class LabelEvaluation(Evaluation):
         found = [confidence, places, label, (odds > 0).astype(int)]
         self._keep(score, found, inputs, lead)
         if answers:
-            accept, yes = (to_numpy(answers[x]) for x in ("accept", "labels"))
-            wrong = (yes != (columns.labels > 0.5)).astype("float64")
+            wrong = (said != (columns.labels > 0.5)).astype("float64")
             if self.selector.by == "example":
                 # The score of an example is of all its labels.
                 weight = weight.max(axis=-1) * complete
                 mean = self.selector.example == "mean"
                 wrong = wrong.mean(axis=-1) if mean else wrong.max(axis=-1)
-                yes = 0.0
-            self._select(accept, wrong, weight, yes)
+                said = 0.0
+            self._select(accept, wrong, weight, said)
 
     def _rows(
         self, stages: list[list[dict[str, float]]], missing: np.ndarray
     ) -> list[dict[str, Any]]:
         """Rows of the labels, in their order, after calibration if any."""
-        final, table = stages[-1], self.stages[-1]
-        level = 1.0 - 0.05 / max(1, sum(x["count"] > 0 for x in final))
-        rows = []
+        final, rows = stages[-1], []
+        level = 1.0 - MISTAKE / max(1, sum(x["count"] > 0 for x in final))
+        fitted = getattr(self.calibrator, "num_samples", None)
         for k, facts in enumerate(final):
-            ends = table.ece_interval(k, 0.95)
-            gap = table.confidence_gap(k, level)
-            side = "few"
+            readings = self.stages[-1].readings(k)
+            ends = error_interval(readings.bins)
+            gap, side = gap_of(readings, level), "few"
             if facts["count"]:
-                side = side_of(gap, table.ece_interval(k, level)[0])
+                side = side_of(gap, readings.bins, level, fitted)
             row = {
                 "label": self.name_of(k),
                 "number": k,
                 "missing": int(missing[k]),
                 **facts,
-                "accuracy": float(safe_divide(self._right[k], facts["count"])),
-                "ece_low": ends[0],
-                "ece_high": ends[1],
+                "ece_low": float(ends[0]),
+                "ece_high": float(ends[1]),
                 "confidence_gap": gap.value,
                 "confidence_gap_low": gap.low,
                 "confidence_gap_high": gap.high,

@@ -1,20 +1,22 @@
 """The measures of a report: what each is, and what calibration changed."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_calib.backend.late import keras_module
+from keras_calib.numerics.results import with_interval
 
 # The names of a report's metrics are known without Keras.
 _registry = keras_module("keras_calib.metrics.registry")
+# Changes are clear if none of them is so by chance in 95 % of reports.
+_LEVEL = 0.05
 # So many rows are named in a sentence.
 _NUM_NAMES = 6
 
 # The metrics of a report: its title in the table, and a few words on it.
 EXPLAINED = {
-    "accuracy": ("Accuracy", "share of correct predictions"),
-    "mean_confidence": ("Mean confidence", "of the predicted class"),
+    "accuracy": ("Accuracy", "share of right answers"),
+    "mean_confidence": ("Mean confidence", "of the answers"),
     "ece": ("ECE", "mean gap over equal-width bins"),
     "aece": ("AECE", "mean gap over equal-mass bins"),
     "mce": ("MCE", "gap in the worst bin"),
@@ -39,8 +41,11 @@ _OF_VOTES = {
     ),
 }
 _GAP = "confidence_gap"
+_BEST = {"min": "lower is better", "max": "higher is better"}
 _SIGNED = ("Confidence less accuracy", "above 0 is overconfident")
+# Of several labels at once, over labels and over all entries.
 _OF_LABELS = "ece", "nll", "brier_score", "auroc"
+_OF_LABELS += "accuracy", "precision", "recall"
 # The metrics of a report, by the kind of predictions.
 METRICS_BY_KIND = {
     "classes": (_GAP, *EXPLAINED),
@@ -49,7 +54,6 @@ METRICS_BY_KIND = {
     "labels": (
         *(f"{mean}_{x}" for mean in ("macro", "micro") for x in _OF_LABELS),
         *(f"example_{x}" for x in ("accuracy", "mean_confidence", "ece")),
-        "example_aurc",
     ),
 }
 
@@ -66,27 +70,26 @@ def estimates_by_stage(results: dict[str, Any]) -> list[dict[str, Any]]:
             gap = {_GAP: results[f"{start}{_GAP}"]}
             stages.append(gap | results[f"{start}metrics"])
         elif f"{start}summary" in results:
-            means = results[f"{start}summary"].items()
+            ends = {"value": "", "low": "_low", "high": "_high"}
             stages.append(
-                {f"{m}_{k}": x for m, own in means for k, x in own.items()}
+                {
+                    f"{mean}_{x}": {k: own[f"{x}{y}"] for k, y in ends.items()}
+                    for mean, own in results[f"{start}summary"].items()
+                    for x in _OF_LABELS
+                }
             )
-    examples = results.get("examples", {}).items()
-    stages[-1] |= {f"example_{k}": x for k, x in examples}
-    unknown = {"low": math.nan, "high": math.nan}
-    return [
-        {
-            k: x if isinstance(x, dict) else {"value": x, **unknown}
-            for k, x in stage.items()
-            if isinstance(x, dict | float)
-        }
-        for stage in stages
-    ]
+    examples = {
+        f"example_{k}": x for k, x in results.get("examples", {}).items()
+    }
+    stages[-1] |= {k: x for k, x in examples.items() if isinstance(x, dict)}
+    return stages
 
 
 def measures(results: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of the table of a model's results.
 
-    A row has a `title`, `words` that explain it, and for each stage a cell of
+    A row has a `title`, `words` that explain it, what is `best`, and for each
+    stage a cell of
     value, interval and p-value. With calibration there is a `change`: an arrow,
     a word and a kind, which is `"better"`, `"worse"` or `"unclear"`.
     """
@@ -95,29 +98,19 @@ def measures(results: dict[str, Any]) -> list[dict[str, Any]]:
     for name, (title, told) in {_GAP: _SIGNED, **words}.items():
         if name in stages[0]:
             estimates = [stage[name] for stage in stages]
-            row: dict[str, Any] = {"title": title, "words": told}
+            best = (
+                _BEST.get(_registry.mode_of(name), "")
+                if name != _GAP
+                else "0 is best"
+            )
+            row: dict[str, Any] = {"title": title, "words": told, "best": best}
             row["cells"] = [cell(name, x) for x in estimates]
-            row["change"] = _change(name, *estimates) if estimates[1:] else None
+            row["change"] = None
+            if estimates[1:]:
+                test = results["changes"].get(name)
+                row["change"] = _change(name, *estimates, test)
             found.append(row)
     return found
-
-
-def directions(results: dict[str, Any]) -> str:
-    """Which measures of a model's results should be small, and which large."""
-    titles = {
-        mode: listed(
-            [
-                EXPLAINED[name][0]
-                for name in results["metrics"]
-                if name in EXPLAINED and _registry.mode_of(name) == mode
-            ]
-        )
-        for mode in ("min", "max")
-    }
-    return (
-        f"Lower is better for {titles['min']}; higher is better for "
-        f"{titles['max']}. Confidence less accuracy is best at 0."
-    )
 
 
 def listed(titles: list[str]) -> str:
@@ -146,12 +139,11 @@ def names_of(rows: Sequence, name_of: Callable[[Any], str]) -> str:
 
 def cell(name: str, x: dict[str, Any]) -> tuple[str, str, str]:
     """Value, interval and p-value of a metric as texts, empty if unknown."""
-    # Four decimals would show an AURC near 0 as 0.
-    usual = "{:.2g}" if name == "aurc" and x["value"] < 1e-3 else "{:.4f}"
-    form = {"nll": "{:.3f}", _GAP: "{:+.4f}"}.get(name, usual)
-    value, low, high = (form.format(x[k]) for k in ("value", "low", "high"))
-    # Too few data give intervals without an end, which say nothing.
-    ends = f"{low} to {high}" if x["high"] - x["low"] < 1e9 else ""
+    value, ends = with_interval(
+        *(x[k] for k in ("value", "low", "high")),
+        digits=3 if name == "nll" else 4,
+        sign="+" if name == _GAP else "",
+    )
     p = x.get("p_value")
     if p is None:
         return value, ends, ""
@@ -159,31 +151,21 @@ def cell(name: str, x: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _change(
-    name: str, before: dict[str, float], after: dict[str, float]
+    name: str,
+    before: dict[str, float],
+    after: dict[str, float],
+    test: dict[str, float] | None,
 ) -> tuple[str, str, str]:
-    """Arrow, word and kind of a change: clear if the intervals lie apart."""
+    """Arrow, word and kind of a change: clear if a paired test is."""
     if abs(after["value"] - before["value"]) < 1e-9:
         return "=", "same", "unclear"
     arrow = "↓" if after["value"] < before["value"] else "↑"
-    mode = _registry.mode_of(name)
-    # A gap is better if it is nearer to 0, whatever its side.
-    if name == _GAP:
-        before, after, mode = _size(before), _size(after), "min"
-    if mode is None:
+    mode = "min" if name == _GAP else _registry.mode_of(name)
+    if mode is None or test is None:
         return arrow, "", "unclear"
-    apart = after["high"] < before["low"] or after["low"] > before["high"]
-    if not apart:
+    if test["p_holm"] > _LEVEL:
         return arrow, "not clear", "unclear"
-    falls = after["value"] < before["value"]
-    kind = "better" if falls == (mode == "min") else "worse"
-    return arrow, kind, kind
-
-
-def _size(x: dict[str, float]) -> dict[str, float]:
-    """The distance from 0, with its interval."""
-    value, low, high = x["value"], x["low"], x["high"]
-    return {
-        "value": abs(value),
-        "low": max(0.0, low, -high),
-        "high": max(abs(low), abs(high)),
-    }
+    # A gap is better if it is nearer to 0, whatever its side.
+    old, new = (abs(x["value"]) for x in (before, after))
+    kind = "better" if (new < old) == (mode == "min") else "worse"
+    return arrow, f"clearly {kind}", kind

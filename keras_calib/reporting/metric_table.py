@@ -10,21 +10,26 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.late import keras_module
 from keras_calib.inputs.checks import check_in, check_integer
-from keras_calib.inputs.given_metrics import made, told_key
+from keras_calib.inputs.given_metrics import as_told, made, told_key
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.registry import QUANTITIES, point_of
+from keras_calib.metrics.registry import QUANTITIES, kind_of, point_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.results import Result
 from keras_calib.predictions.options import DataOptions
-from keras_calib.reporting.evaluation import Evaluation, estimates_of
+from keras_calib.reporting.evaluation import estimates_of
 from keras_calib.reporting.gathering import gathered
-from keras_calib.reporting.measures import EXPLAINED, TOP1_METRICS, cell
+from keras_calib.reporting.measures import (
+    EXPLAINED,
+    TOP1_METRICS,
+    cell,
+    estimates_by_stage,
+)
 
 _keras = keras_module("keras.metrics")
 
-# Of several labels at once, over labels and over all entries.
-_OF_LABELS = ("ece", "nll", "brier_score", "auroc")
+# Fewer units are called few: their intervals rest on a rough error.
+_FEW = 30
 _POINTS = ("risk", "accuracy", "coverage")
 _NO_ENDS = float("nan"), float("nan")
 
@@ -41,9 +46,15 @@ class MetricTable(Result):
             interval, NaN where there is none. A coverage or risk at a point
             has that too, such as `risk`. What a calibrator makes of a model
             has the name `"..., calibrated"`.
+        num_samples: Number of predictions that count, or None.
+        num_units: Number of units, where rows depend on each other.
+        units: What these are called, such as `"images"`; None without.
     """
 
     results: dict[str, dict[str, dict[str, Any]]]
+    num_samples: int | None = None
+    num_units: int | None = None
+    units: str | None = None
 
     def __getitem__(self, name: str) -> dict[str, Any]:
         models = self.results
@@ -57,11 +68,11 @@ class MetricTable(Result):
 
     def _columns(self) -> dict[str, Any]:
         rows = [
-            (model, metric, x["value"], x["low"], x["high"])
+            (model, _kind(metric), metric, x["value"], x["low"], x["high"])
             for model, found in self.results.items()
             for metric, x in found.items()
         ]
-        names = "model", "metric", "value", "low", "high"
+        names = "model", "kind", "metric", "value", "low", "high"
         columns = zip(*rows, strict=True)
         return dict(zip(names, map(np.array, columns), strict=True))
 
@@ -79,9 +90,30 @@ class MetricTable(Result):
                 title: [cells[model, name] for model in models]
                 for name, title in titles.items()
             }
-        return {"metric": [*titles.values()]} | {
-            model: [cells[model, name] for name in titles] for model in models
+        kinds = [*map(_kind, titles)]
+        names = sorted(titles, key=lambda x: kinds.index(_kind(x)))
+        kinds = [*map(_kind, names)]
+        new = [x != y for x, y in zip(kinds, ["", *kinds], strict=False)]
+        heads = [x if y else "" for x, y in zip(kinds, new, strict=True)]
+        shown = {"metric": [titles[x] for x in names]} | {
+            model: [cells[model, x] for x in names] for model in models
         }
+        return {"": heads, **shown} if len({*kinds}) > 1 else shown
+
+    def _note(self) -> str:
+        if self.num_samples is None:
+            return ""
+        text = f"{self.num_samples:,} predictions"
+        if self.units is None or self.num_units is None:
+            return f"{text}; 95 % intervals."
+        few = ", which are few" if self.num_units < _FEW else ""
+        text = f"{text} of {self.num_units:,} {self.units}{few}"
+        return f"{text}; 95 % intervals of independent {self.units}."
+
+
+def _kind(name: str) -> str:
+    """The kind of a metric, of several labels too."""
+    return kind_of(name.removeprefix("macro_").removeprefix("micro_"))
 
 
 def _title(name: str, estimate: dict[str, Any]) -> str:
@@ -104,6 +136,13 @@ def evaluate(
     Use it to see how accurate, how calibrated and how sure of its errors each
     model is, before and after calibration. They are the numbers of the page of
     `report`. The data are read once, in memory that does not grow with them.
+
+    Each interval holds the value of the population in 95 % of test sets. Where
+    rows depend on each other, as pixels of an image do and what `Predictions`
+    have as `units`, images or units are what is independent. Means then have
+    Student's interval over units, binned errors that of as many independent
+    predictions as have the variance of the gaps between units, and others
+    Student's with the deviation of Poisson replicates or of a jackknife.
 
     Args:
         predictions, data: As in `report`: `Predictions`, or a list of them,
@@ -130,8 +169,10 @@ def evaluate(
     >>> import keras_calib
     >>> p = keras_calib.Predictions([0, 1, 1], [[0.9, 0.1]] * 3)
     >>> print(keras_calib.evaluate(p, metrics=["accuracy"], verbose=0))
-    metric                        model
-    accuracy  0.3333 (0.0084 to 0.9057)
+    metric               model
+    accuracy  0.3 (0.0 to 0.9)
+    <BLANKLINE>
+    3 predictions; 95 % intervals.
 
     Reference:
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
@@ -152,7 +193,10 @@ def evaluate(
     )
     results: dict[str, Any] = {}
     for x in evaluations:
-        stages = _of_labels(x) if x.kind == "labels" else _of_classes(x)
+        is_labels = x.kind == "labels"
+        stages = (
+            estimates_by_stage(x.results()) if is_labels else _of_classes(x)
+        )
         named = zip((x.name, f"{x.name}, calibrated"), stages, strict=False)
         results |= dict(named)
     if metrics is not None and evaluations[0].kind == "labels":
@@ -163,7 +207,12 @@ def evaluate(
             model: {metric: found[metric] for metric in metrics}
             for model, found in results.items()
         }
-    return MetricTable(results)
+    first = evaluations[0]
+    counted = first.num_samples if first.kind == "labels" else first.num_counted
+    units: tuple = ()
+    if getattr(first, "by_unit", None) is not None:
+        units = first.by_unit.num_units, first.unit_name
+    return MetricTable(results, counted, *units)
 
 
 def _measured(kind: str, metrics: Sequence[Any] | None) -> dict[str, Any]:
@@ -212,6 +261,7 @@ def _by_name(
 
 
 def _made(metric: Any, options: ReadOptions) -> Any:
+    metric = as_told(metric, options.of_metric())
     own = getattr(metric, "options", None)
     reads = getattr(own, "from_logits", options.from_logits)
     if reads is not options.from_logits:
@@ -226,15 +276,18 @@ def _made(metric: Any, options: ReadOptions) -> Any:
 
 def _of_classes(evaluation: Any) -> list[dict[str, Any]]:
     found = []
-    pairs = zip(evaluation.stages, evaluation.others, strict=True)
-    for table, others in pairs:
+    stages = evaluation.stages, evaluation.others, evaluation.by_units
+    for table, others, by_units in zip(*stages, strict=True):
         estimates = estimates_of(table) if table.include else {}
         for name in estimates:
             estimates[name] |= point_of(name, table)
         for name, metric in others.items():
             values: Any = metric.result()
             ends: Any = {}
-            if isinstance(metric, StreamingMetric):
+            if name in by_units:
+                ends = by_units[name].interval()
+                ends = ends if isinstance(values, dict) else ends[name]
+            elif isinstance(metric, StreamingMetric):
                 with contextlib.suppress(NotImplementedError):
                     ends = metric.interval()
             if not isinstance(values, dict):
@@ -248,22 +301,3 @@ def _of_classes(evaluation: Any) -> list[dict[str, Any]]:
 def _estimate(value: Any, ends: tuple[float, float] = _NO_ENDS) -> dict:
     """A value with the ends of its interval, NaN where there is none."""
     return {"value": float(to_numpy(value)), "low": ends[0], "high": ends[1]}
-
-
-def _of_labels(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Means over labels and over all entries, and examples as a whole."""
-    results = evaluation.results()
-    summaries = [results["summary"], results.get("calibrated_summary")]
-    found = [
-        {
-            f"{mean}_{name}": _estimate(value)
-            for mean, values in summary.items()
-            for name, value in values.items()
-            if name in _OF_LABELS
-        }
-        for summary in summaries
-        if summary is not None
-    ]
-    examples = {f"example_{k}": x for k, x in results["examples"].items()}
-    found[-1] |= {k: x for k, x in examples.items() if isinstance(x, dict)}
-    return found

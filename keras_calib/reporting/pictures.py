@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from scipy.ndimage import binary_dilation, binary_erosion
 
 from keras_calib.formulas.binned_intervals import accuracy_interval
 from keras_calib.formulas.bins import BinSums
@@ -18,13 +19,14 @@ from keras_calib.plots.display import (
     ORANGE,
     Display,
     as_picture,
+    draw_rows,
     matplotlib_module,
     plain,
 )
 
 # Inches of a wide diagram, about as wide as a phone, where text must be
 # readable, and of the small one of a label.
-WIDE, _SMALL = (4.4, 3.4), (2.7, 2.5)
+WIDE, _SMALL = (4.4, 3.8), (2.7, 2.5)
 # Longest name above a picture.
 _LONGEST = 24
 # Steps of a curve of cumulative differences, at most.
@@ -73,29 +75,13 @@ class _GroupsDisplay(Display):
         self._size = (4.4, 1.2 + 0.24 * len(rows))
 
     def _draw(self, ax: Any) -> None:
-        ax.axvline(0.0, color=GREY, linestyle="--")
-        for place, x in enumerate(self.rows):
-            value, low, high = (
-                100.0 * x[f"confidence_gap{end}"]
-                for end in ("", "_low", "_high")
-            )
-            apart = low > 0.0 or high < 0.0
-            ax.errorbar(
-                value,
-                place,
-                xerr=[[value - low], [high - value]],
-                fmt="D" if apart else "o",
-                color=ORANGE if apart else BLUE,
-                capsize=3,
-            )
-        ax.set(
-            yticks=range(len(self.rows)),
-            yticklabels=[
-                plain(f"{x['attribute']} {x['group']}") for x in self.rows
-            ],
-            ylim=(len(self.rows) - 0.5, -0.5),
-            xlabel="confidence less accuracy, points",
-        )
+        keys = [f"confidence_gap{end}" for end in ("", "_low", "_high")]
+        gaps = 100.0 * np.array([[x[k] for k in keys] for x in self.rows])
+        value, low, high = gaps.T
+        errors = np.stack([value - low, high - value], axis=-1)[..., None]
+        names = [plain(f"{x['attribute']} {x['group']}") for x in self.rows]
+        draw_rows(ax, value, errors, names, list((low > 0) | (high < 0)))
+        ax.set_xlabel("confidence less accuracy, points")
 
 
 def group_picture(rows: list[dict[str, Any]]) -> dict[str, str] | None:
@@ -174,6 +160,28 @@ def shown(sample: Any) -> dict[str, str | None]:
     return {**found, "thumbnail": _data_uri(_png(sample), "image/png")}
 
 
+def region_picture(crop: dict[str, np.ndarray] | None) -> str | None:
+    """Input, labels, predictions and confidence, wrong pixels outlined."""
+    if crop is None:
+        return None
+    colors = np.array(matplotlib_module().colormaps["tab20"].colors)
+    tiles = [crop["image"]] if "image" in crop else []
+    tiles += [colors[crop[x] % len(colors)] for x in ("label", "predicted")]
+    tiles.append(crop["confidence"][..., None])
+    scale = max(1, _THUMBNAIL // max(crop["wrong"].shape))
+    wrong = (crop["wrong"] > 0).repeat(scale, 0).repeat(scale, 1)
+    inner = binary_erosion(wrong, border_value=1)
+    shown = []
+    for tile in tiles:
+        rgb = np.broadcast_to(tile, (*tile.shape[:2], 3)).astype("float64")
+        rgb[~crop["counted"]] = 0.8
+        rgb = rgb.repeat(scale, 0).repeat(scale, 1)
+        rgb[binary_dilation(wrong) & ~inner] = 0.0
+        rgb[wrong & ~inner] = (1.0, 1.0, 0.0)
+        shown += [rgb, np.ones((len(rgb), 4, 3))]
+    return _data_uri(_file(np.concatenate(shown[:-1], 1)), "image/png")
+
+
 def _png(image: np.ndarray) -> bytes:
     """An image `(height, width, channels)` as a small PNG file."""
     pixels = as_picture("inputs", np.nan_to_num(image)[..., :3])
@@ -185,8 +193,11 @@ def _png(image: np.ndarray) -> bytes:
             pixels, size, antialias=True, data_format="channels_last"
         )
     pixels = np.clip(to_numpy(pixels), 0.0, 1.0)
+    return _file(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
+
+
+def _file(rgb: np.ndarray) -> bytes:
     file = io.BytesIO()
-    rgb = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
     matplotlib_module("image").imsave(file, rgb, format="png")
     return file.getvalue()
 

@@ -5,6 +5,7 @@ The templates of the kinds have their questions, and a macro for each.
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,14 @@ from keras_calib.reporting.groups import (
     worst_first,
 )
 from keras_calib.reporting.labels import LabelEvaluation
-from keras_calib.reporting.measures import directions, kinds_told, measures
+from keras_calib.reporting.measures import kinds_told, measures
 from keras_calib.reporting.pictures import (
     WIDE,
     cumulative_diagram,
     diagram,
     group_picture,
     label_diagram,
+    region_picture,
     shown,
 )
 
@@ -42,7 +44,7 @@ _NUM_CLASSES = 10
 # At most so many pairs of classes that sure errors confuse.
 _NUM_PAIRS = 6
 # Inches of diagrams, about as wide as a phone, where text must be readable.
-_TALL, _LOW = (3.5, 4.2), (3.5, 3.0)
+_TALL, _LOW = (3.5, 4.8), (3.5, 3.2)
 # The slider has about so many positions, evenly spread over the coverage.
 _NUM_STEPS = 200
 _RISKS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
@@ -75,7 +77,7 @@ def model_of(
         "rows": {
             block: rows(evaluation, results) if rows else {}
             for block, rows in _ROWS[evaluation.kind].items()
-            if block != "groups" or "groups" in results
+            if block not in ("groups", "segments") or block in results
         },
     }
 
@@ -92,13 +94,12 @@ def _change(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
     metrics = dict(zip(stages, evaluation.stages, strict=True))
     return {
         "measures": measures(results),
-        "directions": directions(results),
         "reliability": [
             diagram(
                 ReliabilityDisplay(x, name=when.capitalize() or None),
                 f"Accuracy against confidence {when}".rstrip()
-                + ", with exact 95 % "
-                "intervals; below, the number of predictions in each bin.",
+                + ", with exact 95 % intervals; below, how many samples each "
+                "bin has.",
                 _TALL,
             )
             for when, x in metrics.items()
@@ -146,15 +147,19 @@ def _automation(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
 
 def _classes(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
     groups, name_of = evaluation.groups[-1], evaluation.name_of
-    rows = groups.classes()
+    rows: list[Any] = groups.classes()
+    most = _NUM_CLASSES
+    if evaluation.segments is not None:
+        rows = [SimpleNamespace(**x) for x in results["classes"]]
+        most = len(rows)
+    predicted = [x for x in rows if x.weight]
     first = {x.group: x for x in evaluation.groups[0].classes()}
     return {
         "rows": [
-            (name_of(x.group), x, first.get(x.group))
-            for x in rows[:_NUM_CLASSES]
+            (name_of(x.group), x, first.get(x.group)) for x in rows[:most]
         ],
-        "sentences": _about_classes(rows, groups.totals(), name_of),
-        "num_predicted": len(rows),
+        "sentences": _about_classes(predicted, groups.totals(), name_of),
+        "num_predicted": len(predicted),
     }
 
 
@@ -195,7 +200,13 @@ _OF_LOGS: dict[str, _Rows] = {
 }
 # What the blocks of a page show beside the results, by the kind, or None.
 _ROWS: dict[str, dict[str, _Rows]] = {
-    "classes": {**_OF_LOGS, "classes": _classes},
+    "classes": {
+        **_OF_LOGS,
+        "classes": _classes,
+        "segments": lambda x, _: {
+            "regions": [region_picture(y["crop"]) for y in x.segments.regions]
+        },
+    },
     "scores": _OF_LOGS,
     "labels": {
         "trust": None,

@@ -1,13 +1,12 @@
-"""The verdict of a report: can the confidence be trusted, and what to do.
+"""The verdict of a report: can the confidence be trusted, and what to do."""
 
-First of classes, then of several labels: which are off.
-"""
-
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
 from keras_calib.metrics.gap_estimates import GapEstimate
-from keras_calib.reporting.measures import kinds_told, listed, names_of
+from keras_calib.reporting.measures import names_of
+from keras_calib.reporting.remainder import Remainder
 from keras_calib.selection import Choice
 
 # A distance of confidence and accuracy up to this is called small.
@@ -24,18 +23,13 @@ _AGAIN = (
     "Check that the calibrator was fitted on data like these, which trained "
     "nothing. If they were, fit it on more data, or one with more parameters."
 )
-# A distance of a label that is called small, by how often it occurs.
-_SHARE = 0.2
-# Least lower end of the ECE of a label that is off though right on average.
-_BENT = 0.01
-_SIDES = {
-    "over": "predicted too often",
-    "under": "predicted too rarely",
-    "bent": "right on average only",
-}
-_FIT_LABELS = (
-    "Fit a MultiLabelCalibrator on held-out data that trained nothing, and "
-    "give it to the report."
+_OTHERS = (
+    "Compare other calibrators with choose_calibrator. If none helps, this one "
+    "was fitted on other data than these, or on data that trained the model."
+)
+_BY_CLASS = (
+    "There fit StructuredVectorScaling, which has parameters for each class, "
+    "or a calibrator for each group."
 )
 _NOT_AGAINST = "These data do not contradict it."
 
@@ -51,10 +45,16 @@ def direction(gap: GapEstimate) -> tuple[str, str]:
     return "even", "Neither over- nor underconfident on average"
 
 
-def judged(gap: GapEstimate, ece: dict[str, float]) -> dict[str, Any]:
+def judged(
+    gap: GapEstimate,
+    ece: dict[str, float],
+    left: Remainder | None = None,
+    worse: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
     """What a mean gap and an ECE say: a kind, a headline and sentences.
 
-    The kind is that of `direction`, and chooses the colour.
+    The kind is that of `direction`, and chooses the colour. What is `left`
+    after calibration is no fault if chance explains it.
     """
     kind, headline = direction(gap)
     spread = (
@@ -64,25 +64,47 @@ def judged(gap: GapEstimate, ece: dict[str, float]) -> dict[str, Any]:
     )
     if kind == "even" and ece["low"] > 0.01:
         spread += " Gaps of both signs cancel in the mean."
-    return {
-        "kind": kind,
-        "headline": headline,
-        "sentences": [_by_how_much(kind, gap), spread],
-    }
+    sentences = [_by_how_much(kind, gap), spread]
+    if left is not None:
+        if kind in ("over", "under") and not left.has_gap:
+            kind, headline = "even", "Calibrated, as far as its fit allows"
+        sentences.append(
+            "It is not known on how many rows the calibrator was fitted; few "
+            "leave gaps by chance."
+            if left.fitted is None
+            else f"The calibrator was fitted on {left.told}, which leave a "
+            f"mean difference of up to {_points(left.reach)} points by chance."
+        )
+    if worse:
+        rows = [
+            f"{x['name']} from {_points(x['before'])} to {_points(x['value'])}"
+            f" points ({_points(x['low'])} to {_points(x['high'])})"
+            for x in worse
+        ]
+        sentences.append(f"Calibration took {names_of(rows, str)}.")
+    return {"kind": kind, "headline": headline, "sentences": sentences}
 
 
 def verdict(
-    before: tuple[GapEstimate, dict], after: tuple[GapEstimate, dict] | None
+    before: tuple[GapEstimate, dict],
+    after: tuple[GapEstimate, dict] | None,
+    left: Remainder | None = None,
+    worse: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """The verdict on the model, with an `answer` and an `advice`.
 
     `before` and `after` calibration are a mean gap and an ECE; the answer is
-    of what users get: after calibration, if there is one.
+    of what users get: after calibration, if there is one. What is `left` of
+    it by chance is nobody's fault. It names classes that became `worse`.
     """
     gap, ece = before if after is None else after
     kind, _ = direction(gap)
+    is_off, is_bent = kind in ("over", "under"), ece["low"] > 0.0
+    has_gap = is_off and (left is None or left.has_gap)
     worst = max(abs(gap.low), abs(gap.high))
-    repaired = after is not None
+    repaired, again = after is not None, _AGAIN
+    if left is not None and left.fitted is not None:
+        again = f"A fit on {left.told} leaves less by chance. {_OTHERS}"
     when = ", after calibration" if repaired else ""
     side = "sure" if kind == "over" else "unsure"
     if kind == "few":
@@ -94,9 +116,11 @@ def verdict(
             "Use the confidence as a probability on data like these, and "
             "measure again when the data change."
         )
-    elif kind == "even" and ece["low"] > 0.0:
+    elif not has_gap and (is_bent if left is None else left.is_bent):
         answer = f"Only on average{when}: gaps of both signs cancel."
-        advice = _AGAIN if repaired else _BEND
+        advice = again if repaired else _BEND
+    elif left is not None and (is_off or is_bent) and not has_gap:
+        answer, advice = _mended(before, gap, ece, left)
     elif kind == "even":
         answer = (
             f"Yes{when}, as far as these data show: they cannot tell the "
@@ -114,7 +138,7 @@ def verdict(
         )
         advice = (
             "Use the confidence where 2 percentage points do not matter. "
-            + (_AGAIN if repaired else _FIT)
+            + (again if repaired else _FIT)
         )
     else:
         no = "No, not even after calibration" if repaired else "No"
@@ -122,8 +146,52 @@ def verdict(
             f"{no}: it is too {side} by {_points(abs(gap.value))} percentage "
             "points on average."
         )
-        advice = _AGAIN if repaired else _FIT
-    return {**judged(*before), "answer": answer, "advice": advice}
+        advice = again if repaired else _FIT
+    if worse:
+        names = names_of(worse, itemgetter("name"))
+        was, now = (_points(worse[0][x]) for x in ("before", "value"))
+        most = "" if len(worse) == 1 else "at most "
+        but = "C" if answer.startswith("No") else "But c"
+        answer += (
+            f" {but}alibration made it worse for {names}, {most}from {was} to "
+            f"{now} points."
+        )
+        advice = f"Do not rely on it for {names}. {_BY_CLASS} {advice}"
+    found = {**judged(*before), "answer": answer, "advice": advice}
+    return {**found, "worse_classes": [*worse]} if repaired else found
+
+
+def _mended(
+    before: tuple[GapEstimate, dict],
+    gap: GapEstimate,
+    ece: dict[str, float],
+    left: Remainder,
+) -> tuple[str, str]:
+    """Answer and advice where chance explains all that is left."""
+    off = not gap.low <= 0.0 <= gap.high
+    what, was = f"gap {_points(abs(gap.value))} points", abs(before[0].value)
+    most = f"{_points(max(abs(gap.low), abs(gap.high)))} points do"
+    if not off:
+        what, was = f"ECE {ece['value']:.4f}", before[1]["value"]
+        most = f"an ECE of {ece['high']:.4f} does"
+    use = f"Use the confidence where {most} not matter"
+    if was < (abs(gap.value) if off else ece["value"]):
+        return (
+            f"Calibration did not help: what is left ({what}) is more than "
+            f"there was, and a fit on {left.told} can leave that.",
+            "Fit it on more data, or use the model without it.",
+        )
+    if left.few_tested:
+        return (
+            f"Mended, as far as so few data show: what is left ({what}) can "
+            "be chance.",
+            f"{use}, or measure on more data.",
+        )
+    return (
+        f"Mended: what is left ({what}) is what {left.told} leave; "
+        f"{10 * (left.fitted or 0):,} would leave a third of it.",
+        f"{use}. For less, fit the calibrator on more data.",
+    )
 
 
 def change_of(
@@ -173,103 +241,6 @@ def about_selection(
     broken = risk["low"] > chosen.risk_limit
     texts.append(_against(limit) if broken else _NOT_AGAINST)
     return texts, broken
-
-
-def side_of(gap: GapEstimate, ece_low: float) -> str:
-    """How the probabilities of a label are off, if data show it.
-
-    `"over"`: they are too high on average; `"under"`: too low; `"bent"`: both
-    in part; `"few"`: too few data to say; `"even"`: they agree.
-    """
-    side, _ = direction(gap)
-    if side not in ("over", "under") and ece_low > _BENT:
-        return "bent"
-    return side
-
-
-def label_verdict(rows: list[dict[str, Any]], repaired: bool) -> dict[str, Any]:
-    """The verdict on the labels: kind, answer, advice and sentences."""
-    counted = sum(x["count"] > 0 for x in rows)
-    when = ", after calibration" if repaired else ""
-    by_side = {
-        side: [x for x in rows if x["side"] == side]
-        for side in ("over", "under", "bent", "few", "even")
-    }
-    off = [x for side in _SIDES for x in by_side[side]]
-    small = all(
-        x["ece"] <= _SMALL
-        and abs(x["confidence_gap"]) <= _SHARE * x["prevalence"]
-        for x in off
-    )
-    if not (off or by_side["even"]):
-        kind, advice = "few", "Measure on more data before you rely on them."
-        answer = (
-            "These data cannot say: no label has enough examples with it and "
-            "without it."
-        )
-    elif not off:
-        kind = "even"
-        answer = (
-            f"Yes{when}, as far as these data show: no label has "
-            "probabilities that differ from how often it is right."
-        )
-        advice = (
-            "Use them as probabilities on data like these, and measure again "
-            "when the data change."
-        )
-    else:
-        size = {side: len(found) for side, found in by_side.items()}
-        kind = "over" if size["over"] >= size["under"] else "under"
-        no = "No, not even after calibration" if repaired else "No"
-        no = f"Nearly{when}" if small else no
-        sides = [x for x in _SIDES if by_side[x]]
-        how = [f"{size[x]:,} {_SIDES[x]}" for x in sides]
-        if len(sides) == 1:
-            how = [_SIDES[sides[0]]]
-        are = "is" if len(off) == 1 else "are"
-        answer = (
-            f"{no}: {len(off):,} of {counted:,} labels {are} off, "
-            f"{listed(how)}."
-        )
-        if counted == 1:
-            answer = f"{no}: the label is {listed(how)}."
-        advice = _AGAIN if repaired else _FIT_LABELS
-        if small:
-            advice = (
-                "Use them where 2 percentage points, and a fifth of how often "
-                f"a label occurs, do not matter. {advice}"
-            )
-    return {
-        "kind": kind,
-        "answer": answer,
-        "advice": advice,
-        "sentences": _in_words(rows),
-    }
-
-
-def _in_words(rows: list[dict[str, Any]]) -> list[str]:
-    """Sentences that name the labels to look at."""
-    known = [x for x in rows if x["count"]]
-    kinds = {
-        "Predicted too often": [x for x in known if x["side"] == "over"],
-        "Predicted too rarely": [x for x in known if x["side"] == "under"],
-        "Right on average, but off at some probabilities": [
-            x for x in known if x["side"] == "bent"
-        ],
-        "No better than always stating the share of examples with the label, "
-        "by NLL": [
-            x
-            for x in known
-            if x["nll"] >= x["base_nll"] and 0 < x["prevalence"] < 1
-        ],
-        "In no example": [x for x in known if not x["positives"]],
-        "In every example": [x for x in known if x["positives"] == x["count"]],
-        "Too few examples to say": [
-            x for x in known if x["side"] == "few" and 0 < x["prevalence"] < 1
-        ],
-        "Missing in all examples": [x for x in rows if not x["count"]],
-    }
-    return kinds_told(kinds, itemgetter("label"))
 
 
 def about_label_selection(found: dict[str, Any]) -> list[str]:

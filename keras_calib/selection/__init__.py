@@ -1,8 +1,7 @@
 """Selection: when a model should abstain, and what that guarantees.
 
 - Layers: `SelectiveClassifier`, `LogitNormalization`.
-- Thresholds: `choose_threshold`, `choose_threshold_by_cost`,
-  `choose_threshold_for_mixtures`,
+- Thresholds: `choose_threshold`, `choose_threshold_for_mixtures`,
   `choose_threshold_for_prior`, `control_risks`.
 - Planning: `plan`.
 - Results: `Choice`, `Target`, `ThresholdTable`, `SampleSizePlan`, `LabelTable`,
@@ -20,7 +19,6 @@ from keras_calib.backend.late import late_names
 if TYPE_CHECKING:
     from keras_calib.selection.choice import Choice, ThresholdTable
     from keras_calib.selection.classifier import SelectiveClassifier, Target
-    from keras_calib.selection.costs import choose_threshold_by_cost
     from keras_calib.selection.normalization import LogitNormalization
     from keras_calib.selection.planning import (
         LabelTable,
@@ -45,7 +43,6 @@ __all__ = [
     "Target",
     "ThresholdTable",
     "choose_threshold",
-    "choose_threshold_by_cost",
     "choose_threshold_for_mixtures",
     "choose_threshold_for_prior",
     "control_risks",
@@ -57,7 +54,6 @@ __getattr__ = late_names(
     {
         "choice": "Choice ThresholdTable",
         "classifier": "SelectiveClassifier Target",
-        "costs": "choose_threshold_by_cost",
         "normalization": "LogitNormalization",
         "planning": "LabelTable SampleSizePlan SizeTable plan",
         "risks": "control_risks",

@@ -167,6 +167,9 @@ class Choice(Result):
                 groups=len(self.group),
             )
         ladder, certified, largest_cost = self.tables[place]
+        if largest_cost is None and np.any(ladder.loss % 1.0):
+            # Losses are shares.
+            largest_cost = 1.0
         bounds = np.full(len(ladder.threshold), np.nan)
         level = 1.0 - (_USUAL_DELTA if self.delta is None else self.delta)
         if ladder.counts and largest_cost is not None:
@@ -329,8 +332,7 @@ def choose(
 
     `certified_at` says for any risk which are. Where none is, it raises a
     ValueError that names a risk within reach. `refusal` has what else the error
-    says: arguments of `out_of_reach`, and `here`, what data a coverage is of,
-    or None to name none.
+    says: arguments of `out_of_reach`, and `here`, what data a coverage is of.
     """
     certified = certified_at(limit)
     if certified.any():
@@ -339,9 +341,8 @@ def choose(
         return chosen_alone(ladder, certified, place, log_odds, **facts)
     told = {"advice": "take more data", "samples": ladder.size, **refusal()}
     here = told.pop("here", "here")
-    if here is not None:
-        instead = within_reach(certified_at, ladder, limit, where=here)
-        told["advice"] += f"; or {instead}"
+    instead = within_reach(certified_at, ladder, limit, where=here)
+    told["advice"] += f"; or {instead}"
     raise out_of_reach([ladder], "risk", limit, delta, **told)
 
 

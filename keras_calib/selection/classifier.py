@@ -16,7 +16,7 @@ from keras_calib.calibrators import (
     PriorCorrection,
 )
 from keras_calib.calibrators.fitted_layer import LayerOptions, of_logits
-from keras_calib.inputs.checks import check_flag, class_axis
+from keras_calib.inputs.checks import check_flag, check_independent, class_axis
 from keras_calib.inputs.labels import is_ignored
 from keras_calib.inputs.options import is_log, taken
 from keras_calib.inputs.outcomes import Outcomes
@@ -29,12 +29,7 @@ from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.costs import CostTarget
 from keras_calib.selection.data_hash import largest_cost, with_hashes
-from keras_calib.selection.ladder import (
-    check_units,
-    counted,
-    named_group,
-    read_outcomes,
-)
+from keras_calib.selection.ladder import counted, named_group, read_outcomes
 from keras_calib.selection.rules import (
     CostRule,
     ScoreRule,
@@ -292,7 +287,8 @@ class SelectiveClassifier(Selector, FitsOnModel):
         units, weight = given.units, given.sample_weight
         if units is not None and weight is not None:
             units = units[weight.reshape(len(units), -1).any(axis=-1)]
-        check_units(delta, shape, units)
+        if delta is not None:
+            check_independent("`delta`", shape, units)
         parts = [self.calibrator, *(rule.function for rule in rules)]
         with self.remembering(given.from_logits), undone_by_errors(self, parts):
             found, place, num_classes = tuned(
@@ -350,7 +346,8 @@ class SelectiveClassifier(Selector, FitsOnModel):
         if self.costs is not None:
             raise value_error(
                 "`fit_scores` must be called without `costs`: records of "
-                "scores and costs go to `choose_threshold_by_cost`",
+                "scores and costs go to `choose_threshold(scores, cost=cost, "
+                "...)`",
                 **{"costs.shape": self.costs.shape},
             )
         # Served scores are float32.

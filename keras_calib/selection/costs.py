@@ -1,7 +1,7 @@
 """Thresholds on the expected cost of an answer."""
 
 import math
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -14,13 +14,12 @@ from keras_calib.inputs.checks import (
     check_in,
     check_share,
 )
-from keras_calib.inputs.options import filled
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.choice import Choice, out_of_reach, within_reach
 from keras_calib.selection.claims import means
 from keras_calib.selection.families import alone, errors_alone
-from keras_calib.selection.ladder import Ladder, of_scores, read_outcomes
+from keras_calib.selection.ladder import Ladder, of_scores, ranked_losses
 
 COST_TESTS = "betting", "hoeffding_bentkus", "binomial"
 _PRICES = "chow", "empirical"
@@ -118,9 +117,7 @@ class CostTarget(NamedTuple):
         if self.max_cost is None:
             threshold = self._free_threshold(ladder)
         else:
-            # Sorted among ties, so that the order of the data does not matter.
-            order = np.lexsort((cost[finite], -score[finite]))
-            ranked = cost[finite][order]
+            ranked = ranked_losses(outcomes)
             within = self._within(ladder, ranked, self.max_cost)
             if self.delta is not None:
                 certified = within
@@ -226,71 +223,23 @@ class CostTarget(NamedTuple):
         return alone(claim, len(ladder.threshold))
 
 
-class CostGoal(TypedDict, total=False):
-    """What a threshold of costs is to keep."""
+class RecordCosts(TypedDict, total=False):
+    """What answers cost, in place of whether they are right.
 
-    reject_cost: float | None
-    max_cost: float | None
-    coverage: float | None
-    delta: float | None
-    method: str | None
-
-
-def choose_threshold_by_cost(
-    scores: Any,
-    cost: Any,
-    *,
-    largest_cost: float,
-    sample_weight: Any = None,
-    **options: Unpack[CostGoal],
-) -> Choice:
-    """The threshold of the least or of a limited mean cost, from records.
-
-    Use it if logs keep the score of each answer and what it cost later, such
-    as the `score` of an exported selector with costs. If all errors cost the
-    same, `choose_threshold` with `risk=mean_cost / largest_cost` does as much.
-
-    Args:
-        scores: Scores `(...)`, higher = surer; `(n,)` with `delta`. For Chow's
-            rule they are minus the expected cost. Or `Predictions`, whose
-            weights count too.
-        cost: Cost of each answer `(...)`, between 0 and `largest_cost`.
-        largest_cost: The largest cost that an answer can have, > 0.
-        reject_cost, max_cost, coverage, delta: As in
-            `SelectiveClassifier.fit` with costs.
-        method: As there. None takes `"empirical"` with `reject_cost` alone,
-            and `"betting"` with `delta`.
-        sample_weight: Weights >= 0, of the shape of the scores or `(n,)`;
-            with `delta` 1, or 0 for samples to leave out.
-
-    Returns:
-        A `Choice`. Its `risk` is the share of the accepted that cost
-        more than 0.
-
-    Raises:
-        ValueError: If no threshold reaches the target, or values are out of
-            range.
-
-    Example:
-
-    >>> chosen = choose_threshold_by_cost(
-    ...     [4, 3, 2, 1], [0, 0, 5, 0], largest_cost=5, reject_cost=1
-    ... )
-    >>> chosen.coverage, chosen.cost.value
-    (0.5, 0.5)
-
-    Reference:
-        Chow, On Optimum Recognition Error and Reject Tradeoff, IEEE
-        Transactions on Information Theory 1970,
-        https://doi.org/10.1109/TIT.1970.1054406
+    Attributes:
+        cost: Cost of each answer, of the shape of the scores or, with `units`,
+            `(n,)`. Such as the share of wrong pixels of an image, 1 - IoU, or
+            money. Then `risk` is the largest allowed mean cost of the accepted.
+        largest_cost: The largest cost that an answer can have, > 0, for
+            `max_cost` and `reject_cost`. None is 1.
+        max_cost, reject_cost: As in `SelectiveClassifier.fit` with costs; the
+            `Choice` then has a `cost`.
+        method: As there. For a `risk` of costs or units `"betting"`, the
+            default, or `"hoeffding_bentkus"`.
     """
-    given = filled("choose_threshold_by_cost", options, CostGoal)
-    check_above("largest_cost", largest_cost, 0.0)
-    if given.method is None and given.delta is None and given.max_cost is None:
-        given.method = "empirical" if given.coverage is None else None
-    target = CostTarget(float(largest_cost), False, **vars(given)).check()
-    return target.choose(
-        read_outcomes(
-            scores, cost, sample_weight, given.delta, largest_cost=largest_cost
-        )
-    )
+
+    cost: Any
+    largest_cost: float | None
+    max_cost: float | None
+    reject_cost: float | None
+    method: str | None

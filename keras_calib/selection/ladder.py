@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.inputs.checks import check_any_weight, check_not_empty, located
+from keras_calib.inputs.checks import (
+    check_any_weight,
+    check_independent,
+    check_not_empty,
+    located,
+)
+from keras_calib.inputs.groups import read_groups as read_units
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, running_sum, safe_divide
 from keras_calib.predictions.predictions import Predictions
@@ -119,37 +125,6 @@ def in_log_odds(scores: Any) -> bool:
     return isinstance(scores, Predictions) and scores.from_logits
 
 
-def check_units(delta: float | None, shape: tuple, units: Any = None) -> None:
-    """Raises ValueError for a guarantee on samples that are not `(n,)`.
-
-    Nor must two of them belong to one unit.
-    """
-    if delta is None:
-        return
-    if units is not None:
-        count = len(np.unique(units))
-        if count < len(units):
-            raise value_error(
-                "`delta` needs independent samples, which those of one unit "
-                "are not: draw one row of each unit at random, as the guide "
-                "of `Predictions` shows, or leave `delta` out",
-                delta=delta,
-                rows=len(units),
-                units=count,
-            )
-    if len(shape) != 1:
-        whole = "text" if len(shape) == 2 else "image"
-        part = "token" if len(shape) == 2 else "pixel"
-        raise value_error(
-            f"`delta` needs independent samples, which {part}s of one {whole} "
-            "are not: call `choose_threshold` with one score and one "
-            f"correctness per {whole}, or draw one {part} of each {whole}, as "
-            "the guide of `Predictions` shows, or leave `delta` out",
-            delta=delta,
-            **{"shape of the class ids": shape},
-        )
-
-
 def check_equal_weights(weight: Any, delta: float | None) -> None:
     """Raises ValueError for a guarantee on samples that count unequally."""
     if weight is None or delta is None:
@@ -172,12 +147,14 @@ def read_outcomes(
     groups: Any = None,
     classes: Any = None,
     largest_cost: float | None = None,
+    units: Any = None,
 ) -> Outcomes:
     """Scores and correctness of one shape as rows that count, checked.
 
     `scores` may be `Predictions`, which know correctness and weights, and
     groups by their name. `classes` are codes of the scores' shape, in place of
     groups. With `largest_cost`, costs up to it take the place of correctness.
+    `units` are codes too, None for those of `Predictions`.
     """
     groups, unit = named_group(scores, groups), None
     name = "correct" if largest_cost is None else "cost"
@@ -194,7 +171,8 @@ def read_outcomes(
 
         names, classes = read_groups(groups, scores.shape, sample_weight)
     correct = as_array(correct, name, "float64")
-    check_units(delta, scores.shape)
+    if delta is not None:
+        check_independent("`delta`", scores.shape)
     check_not_empty("scores", scores)
     if scores.dtype not in (np.float32, np.float64):
         scores = scores.astype("float64")
@@ -214,7 +192,7 @@ def read_outcomes(
     cost = None
     if largest_cost is None:
         good = (correct == 0.0) | (correct == 1.0)
-        rule, told = "be 0 or 1", {}
+        rule, told = "be 0 or 1; shares go to `choose_threshold(cost=)`", {}
     else:
         cost, correct = correct, correct == 0.0
         good = (cost >= 0.0) & (cost <= largest_cost)
@@ -223,6 +201,7 @@ def read_outcomes(
     bad = ~good & (weight > 0)
     if bad.any():
         raise value_error(f"`{name}` must {rule}", **located(bad), **told)
+    unit = unit if units is None else units
     if unit is not None:
         unit = unit.reshape(scores.shape)
     outcomes = counted(
@@ -231,8 +210,59 @@ def read_outcomes(
         ),
         delta,
     )
-    check_units(delta, outcomes.score.shape, outcomes.unit)
+    if delta is not None:
+        check_independent("`delta`", outcomes.score.shape, outcomes.unit)
     return outcomes
+
+
+def of_units(
+    given: Any,
+    correct: Any,
+    cost: Any,
+    sample_weight: Any,
+    units: Any,
+    largest_cost: float,
+) -> Outcomes:
+    """The mean score and the mean cost of each unit that has a row that counts.
+
+    Rows are as in `read_outcomes`, and `units` as in `choose_threshold`. The
+    score of `Predictions` is the confidence of all rows: in use nobody knows
+    which of them the labels ignore.
+    """
+    is_told = isinstance(given, Predictions)
+    shape = given.shape if is_told else as_array(given, "scores").shape
+    if units is True:
+        units = given.units if is_told else None
+        units = np.arange(shape[0]) if units is None else units
+    unit = read_units(units, shape, "units")[1]
+    if cost is not None:
+        correct = as_array(cost, "cost", "float64")
+        if correct.shape == shape[:1]:
+            correct = correct.reshape(-1, *[1] * (len(shape) - 1))
+            correct = np.broadcast_to(correct, shape)
+    largest = None if cost is None else largest_cost
+    rows = every = read_outcomes(
+        given, correct, sample_weight, largest_cost=largest, units=unit
+    )
+    if is_told:
+        if given.ignore_class is not None:
+            labels = np.full(shape, int(given.ignore_class == 0))
+            given = given.with_columns({"labels": labels})
+        every = given.outcomes(every=True)._replace(unit=unit.reshape(-1))
+        every = every.counted()
+        every = every._replace(score=every.confidence)
+    found = []
+    for some, values in ((every, every.score), (rows, rows.loss)):
+        weight = np.ones(len(values)) if some.weight is None else some.weight
+        mass, total = (
+            np.bincount(some.unit, x, unit.max() + 1)
+            for x in (weight, weight * values)
+        )
+        found.append(safe_divide(total, mass))
+    score, cost = (x[mass > 0] for x in found)
+    # Means are rounded.
+    cost = np.minimum(cost, largest_cost)
+    return Outcomes(score, cost == 0.0, cost, np.ones(len(cost)))
 
 
 def counted(outcomes: Outcomes, delta: float | None = None) -> Outcomes:
@@ -284,6 +314,16 @@ def of_scores(outcomes: Outcomes) -> Ladder:
         scores[last],
         never,
     )
+
+
+def ranked_losses(outcomes: Outcomes) -> np.ndarray:
+    """Losses of finite scores, surest first, as a `Ladder` counts them.
+
+    They are sorted among ties, so that the order of the data does not matter.
+    """
+    finite = np.isfinite(outcomes.score)
+    loss = outcomes.loss[finite]
+    return loss[np.lexsort((loss, -outcomes.score[finite]))]
 
 
 def by_group(outcomes: Outcomes) -> list[Ladder | None]:

@@ -5,15 +5,16 @@ Derivation: docs/derivations.md, 'Families of claims'.
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Unpack, cast
 
 import numpy as np
 from scipy.special import rel_entr
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.bounded_means import TESTS
+from keras_calib.formulas.bounded_means import TESTS, first_rank_by_betting
 from keras_calib.formulas.risk_coverage import within_risk
 from keras_calib.inputs.checks import check_above, check_in, check_share
+from keras_calib.inputs.options import explaining, filled
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.selection.choice import (
     Choice,
@@ -24,6 +25,7 @@ from keras_calib.selection.choice import (
     rounded_up,
 )
 from keras_calib.selection.claims import first_rank, means
+from keras_calib.selection.costs import CostTarget, RecordCosts
 from keras_calib.selection.families import (
     Certified,
     alone,
@@ -37,6 +39,8 @@ from keras_calib.selection.ladder import (
     by_group,
     in_log_odds,
     of_scores,
+    of_units,
+    ranked_losses,
     read_outcomes,
 )
 
@@ -119,16 +123,9 @@ class ErrorTarget(NamedTuple):
         def certified_at(risk: float) -> np.ndarray:
             if self.method is None:
                 return errors_alone(ladder, risk, delta)
-            order = np.argsort(-outcomes.score, kind="stable")
-            losses = outcomes.loss[order]
+            losses = ranked_losses(outcomes)
             claim = means(ladder, losses, risk, delta, self.method)
             return alone(claim, len(ladder.threshold))
-
-        def refusal() -> dict[str, Any]:
-            if self.method is None:
-                return _refusal(ladder, limit, delta)
-            what = "take more data, or ask for a larger `risk` or `delta`"
-            return {"advice": what, "here": None}
 
         return choose(
             ladder,
@@ -136,7 +133,7 @@ class ErrorTarget(NamedTuple):
             limit,
             delta,
             log_odds=log_odds,
-            refusal=refusal,
+            refusal=lambda: _refusal(ladder, limit, delta, self.method),
             method=self.method or "ltt",
         )
 
@@ -226,6 +223,7 @@ class ErrorTarget(NamedTuple):
         )
 
 
+@explaining(RecordCosts)
 def choose_threshold(
     scores: Any,
     correct: Any = None,
@@ -235,6 +233,8 @@ def choose_threshold(
     coverage: float | None = None,
     delta: float | None = None,
     sample_weight: Any = None,
+    units: Any = None,
+    **costs: Unpack[RecordCosts],
 ) -> Choice:
     """The threshold with the largest coverage at a risk, or the reverse.
 
@@ -253,27 +253,39 @@ def choose_threshold(
     coverage share less there. A group without a certified threshold rejects
     everything.
 
+    With `units`, such as images, each is accepted as a whole. Its score is the
+    mean score of its rows, its loss their share of errors or mean cost, and the
+    risk is the mean loss of the accepted units. Mean losses are tested by
+    betting, and errors by binomial tests.
+
     Args:
-        scores: Scores `(...)`, higher = surer; `(n,)` with `delta`. Infinite
-            ones are never accepted. Or `Predictions`, which know correctness
-            and weights too: their score is the confidence, or of logits its
-            log-odds.
+        scores: Scores `(...)`, higher = surer; `(n,)` with `delta` or as units
+            have them. Infinite ones are never accepted. Or `Predictions`, which
+            know correctness and weights too: their score is the confidence, or
+            of logits without `units` its log-odds.
         correct: 1 for right and 0 for wrong predictions, shape `(...)`. None
-            with `Predictions`.
+            with `Predictions` or `cost`.
         groups: Group of each sample: whole numbers in the range of int32, or
             names; of the shape of the scores, or `(n,)`. Or the name of a
-            group of the `Predictions`. None for one threshold of all.
-        risk: Largest allowed share of errors among the accepted, of a group.
+            group of the `Predictions`. None for one threshold of all, as with
+            `cost` and `units`.
+        risk: Largest allowed share of errors among the accepted, of a group;
+            or their mean cost.
         coverage: Least share to accept, of each group, in (0, 1]; instead of
             `risk`.
         delta: Probability that the guarantee may fail. It needs independent
             samples, within groups and between them, that chose nothing else.
             None bounds the risk on these samples only.
         sample_weight: Weights >= 0, of the shape of the scores or `(n,)`;
-            with `delta` 1, or 0 for samples to leave out.
+            with `delta` 1, or 0 for samples to leave out. In units any.
+        units: Unit of each row, names or whole numbers `(n,)` or `(...)`. True
+            takes those of the `Predictions` or else the first axis, such as
+            images of pixels. None takes each row alone.
+        **costs: What answers cost, instead of `correct`:
 
     Returns:
-        A `Choice`, with a row for each group.
+        A `Choice`, with a row for each group. With `max_cost` or `reject_cost`
+        its `risk` is the share of the accepted that cost more than 0.
 
     Raises:
         ValueError: If no threshold reaches the target, or values are out of
@@ -292,32 +304,78 @@ def choose_threshold(
     >>> chosen.group, chosen.threshold
     (('a', 'b'), (2.5, inf))
 
+    >>> images = [[0.9, 0.9], [0.8, 0.7], [0.6, 0.5]]
+    >>> right = [[1, 1], [1, 0], [0, 0]]
+    >>> chosen = choose_threshold(images, right, units=True, risk=0.25)
+    >>> chosen.coverage, chosen.risk
+    (0.6666666666666666, 0.25)
+
     Reference:
         Geifman and El-Yaniv, Selective Classification for Deep Neural
         Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500; guarantees:
         Angelopoulos et al., Learn then Test, 2021,
-        https://arxiv.org/abs/2110.01052; shares that pass on: Holm, A Simple
-        Sequentially Rejective Multiple Test Procedure, Scandinavian Journal
-        of Statistics 6, 1979, https://www.jstor.org/stable/4615733; counts of
+        https://arxiv.org/abs/2110.01052; means: Waudby-Smith and Ramdas,
+        Estimating Means of Bounded Random Variables by Betting, Journal of the
+        Royal Statistical Society B 86, 2024, https://arxiv.org/abs/2010.09686;
+        shares that pass on: Holm, A Simple Sequentially Rejective Multiple
+        Test Procedure, Scandinavian Journal of Statistics 6, 1979,
+        https://www.jstor.org/stable/4615733; counts of
         groups that may be bad: Guo, A Note on Adaptive Bonferroni and Holm
         Procedures under Dependence, Biometrika 96, 2009,
         https://doi.org/10.1093/biomet/asp048
     """
-    target = ErrorTarget(risk, coverage, delta).check()
+    given = filled("choose_threshold", costs, RecordCosts)
+    method, cost = given.method, given.cost
+    prices = given.max_cost, given.reject_cost, given.largest_cost
+    largest = 1.0 if given.largest_cost is None else given.largest_cost
+    check_above("largest_cost", largest, 0.0)
+    is_mean = cost is not None or units is not None
+    is_priced = prices != (None,) * 3
+    rule = None
+    if not is_mean and (is_priced or method is not None):
+        rule = "`cost` or `units` must be given with `method` and prices"
+    elif is_mean and groups is not None:
+        rule = "`groups` must be None with `cost` or `units`"
+    elif cost is not None and correct is not None:
+        rule = "`correct` must be None with `cost`, which takes its place"
+    elif is_priced and risk is not None:
+        rule = "`risk` must be None with prices, which `max_cost` limits"
+    if rule is not None:
+        raise value_error(rule, arguments=sorted(costs))
+    target: ErrorTarget | CostTarget
+    if is_priced:
+        if (method, delta, given.max_cost, coverage) == (None,) * 4:
+            method = "empirical"
+        goal = given.max_cost, given.reject_cost, coverage, delta, method
+        target = CostTarget(float(largest), False, *goal).check()
+    else:
+        method = TESTS[0] if is_mean and method is None else method
+        target = ErrorTarget(risk, coverage, delta, method).check()
+    if units is not None:
+        return target.choose(
+            of_units(scores, correct, cost, sample_weight, units, largest)
+        )
     outcomes = read_outcomes(
-        scores, correct, sample_weight, delta, groups=groups
+        scores,
+        correct if cost is None else cost,
+        sample_weight,
+        delta,
+        groups=groups,
+        largest_cost=None if cost is None else largest,
     )
     return target.choose(outcomes, in_log_odds(scores))
 
 
-def _refusal(ladder: Ladder, limit: float, delta: float) -> dict[str, Any]:
+def _refusal(
+    ladder: Ladder, limit: float, delta: float, method: str | None
+) -> dict[str, Any]:
     """What the error for a risk out of reach says of the data to take."""
     data, where = "take more data", ""
-    needed = first_rank(limit, delta)
-    if needed > ladder.size:
+    first_of = first_rank if method is None else first_rank_by_betting
+    if (needed := first_of(limit, delta)) > ladder.size:
         where = f", which takes {needed} samples even if all are correct"
     more = _enough_samples(ladder, limit, delta)
-    if more is not None:
+    if method is None and more is not None:
         data += f", at least {more} samples like these"
         data += " (`plan` has how many make success likely)"
     return {"where": where, "advice": data}

@@ -387,7 +387,7 @@ def test_pixels_are_not_certified_as_samples(tmp_path):
     labels[:, 0, 0] = 255
     given = {"ignore_class": 255, "verbose": 0}
     made = kc.SelectiveClassifier(calibrator=selector(0.0).calibrator)
-    with pytest.raises(ValueError, match="`delta` needs independent samples"):
+    with pytest.raises(ValueError, match="`delta` needs independent rows"):
         made.fit_on(
             kc.exporting.FileModel(path), (images, labels), **TARGET, **given
         )

@@ -27,6 +27,7 @@ TOLERANCE = Tolerance(relative=0.0, absolute=0.0)
 RENAMED = {
     "NAURC": "NormalizedAURC",
     "aece": "adaptive_ece",
+    "choose_threshold, by cost": "choose_threshold_by_cost",
     "choose_threshold, by group": "choose_group_thresholds",
     "naurc": "normalized_aurc",
 }

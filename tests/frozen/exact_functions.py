@@ -73,6 +73,7 @@ FUNCTIONS = {
     "negative log-likelihood": (kc.nll, {}),
     "negative log-likelihood, clipped": (kc.nll, {"clip": 1e-3}),
     "squared error": (kc.brier_score, {}),
+    "intersection over union": (kc.functional.mean_iou, {}),
     "mean confidence": (kc.functional.mean_confidence, {}),
     "confidence less accuracy": (kc.functional.confidence_gap, {}),
     "confidence of the wrong": (kc.functional.overconfidence, {}),

@@ -234,9 +234,9 @@ def _costs() -> Iterator[tuple[str, Any]]:
         }.items():
             for quantity, target in targets.items():
                 found = tried(
-                    kc.selection.choose_threshold_by_cost,
+                    kc.choose_threshold,
                     scores,
-                    cost,
+                    cost=cost,
                     largest_cost=4.0 if kind == "several costs" else 2.0,
                     **target,
                 )

@@ -49,7 +49,7 @@ UNWEIGHTED = {
     "calibration_test": None,
 }
 OF_ALL_CLASSES = {
-    *("brier_decomposition", "brier_score", "classwise_ece", "nll"),
+    *("brier_decomposition", "brier_score", "classwise_ece", "mean_iou", "nll"),
 }
 
 

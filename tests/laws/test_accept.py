@@ -220,8 +220,8 @@ def _choices():
         ("a sure mean", {"max_cost": 0.3, "delta": 0.2}),
         ("a share", {"coverage": 0.6}),
     ):
-        found[name] = kc.selection.choose_threshold_by_cost(
-            scores, 1 - correct, **costs, **how
+        found[name] = kc.choose_threshold(
+            scores, cost=1 - correct, **costs, **how
         )
     found["a mixture"] = kc.selection.choose_threshold_for_mixtures(
         *records, groups, **safe

@@ -266,8 +266,8 @@ def table_of(labels, outputs):
     found = kc.by_group(
         labels, outputs, groups=groups, min_count=5, **READS
     ).table
-    names = ("size", "accuracy", "ece", "nll", "p_value", "p_holm")
-    return [found[x] for x in names]
+    # Tests are of sequences where there are such.
+    return [found[x] for x in ("size", "accuracy", "ece", "nll")]
 
 
 ARRAYS = {

@@ -6,11 +6,13 @@ import keras
 import numpy as np
 import pytest
 from cases import BACKEND, array
+from scipy.stats import t
 from streams import updated_compiled
 
 import keras_calib as kc
 
 OPTIONS = {"from_logits": True, "axis": 1, "ignore_class": 255}
+TOLD = {"from_logits": True, "ignore_class": 255}
 SLOW = pytest.mark.slow
 
 
@@ -255,3 +257,93 @@ def test_what_is_no_image_or_no_metric_is_refused():
     with pytest.raises(ValueError, match="must not contain NaN"):
         metric.update_state(labels, logits)
     assert not array(metric.sums).any()
+
+
+def told_images(count=60, seed=0):
+    """Labels and logits of images that differ, as predictions of two models."""
+    rng = np.random.default_rng(seed)
+    labels, logits = images(seed, count, shape=(12, 10))
+    sure = 3.0 * rng.beta(2, 2, count)[:, None, None, None]
+    logits = logits + sure * np.eye(4)[np.where(labels == 255, 0, labels)]
+    return [kc.Predictions(labels, k * logits, **TOLD) for k in (1.0, 0.8)]
+
+
+def test_the_interval_is_that_of_a_mean_over_images():
+    p = told_images()[0]
+    values = kc.functional.per_image("ece", p, average=False)
+    metric = kc.PerImage(kc.ECE(from_logits=True, ignore_class=255))
+    metric.update_state(p.labels, p.outputs)
+    low, high = metric.interval(0.95)
+    # Student's, but for little skewness and nearly equal weights.
+    reach = t.isf(0.025, 59) * values.std(ddof=1) / np.sqrt(60)
+    assert low == pytest.approx(values.mean() - reach, abs=0.2 * reach)
+    assert high == pytest.approx(values.mean() + reach, abs=0.2 * reach)
+    assert values.min() < low < high < values.max()
+
+
+@pytest.mark.parametrize("metric", ["ece", kc.ECE])
+def test_metrics_of_images_read_as_predictions_tell(metric):
+    p = told_images(12)[0]
+    found = kc.evaluate(
+        p,
+        metrics=[kc.PerImage(metric), "accuracy"],
+        calibrator=kc.TemperatureScaling(temperature=2.0),
+        verbose=0,
+    ).results
+    half = kc.Predictions(p.labels, p.outputs / 2, **TOLD)
+    for name, q in (("model", p), ("model, calibrated", half)):
+        value = found[name]["image_ece"]["value"]
+        assert value == pytest.approx(
+            kc.functional.per_image("ece", q), abs=1e-6
+        )
+
+
+def test_images_are_what_a_comparison_resamples():
+    a, b = told_images()
+    found = kc.compare(a, b, kc.PerImage("ece"), num_draws=2000)
+    values = [kc.functional.per_image("ece", p, average=False) for p in (a, b)]
+    assert found.value == pytest.approx(
+        kc.functional.per_image("ece", a) - kc.functional.per_image("ece", b)
+    )
+    error = np.subtract(*values).std(ddof=1) / np.sqrt(60)
+    assert found.high - found.low == pytest.approx(3.92 * error, rel=0.1)
+    # Images of a patient are drawn together, and what is masked is not there.
+    mask = np.arange(60)[:, None, None] % 5 > np.zeros((60, 12, 10))
+    mask[1, :6] = False
+    units = np.arange(60) // 6
+    pairs = [
+        p.with_columns({"units": units, "sample_weight": mask * 1.0})
+        for p in (a, b)
+    ]
+    inner = kc.ECE(**TOLD)
+    found = kc.compare(*pairs, kc.PerImage(inner), num_draws=20)
+    ignored = np.where(mask, a.labels, 255)
+    left = kc.Predictions(ignored, a.outputs, **TOLD)
+    expected = kc.functional.per_image("ece", left)
+    assert found.a == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(ValueError, match="as the `Predictions` tell"):
+        kc.compare(a, b, kc.PerImage(kc.ECE()))
+    for use in (kc.evaluate, lambda p, metrics: kc.compare(p, p, metrics[0])):
+        with pytest.raises(TypeError, match=r"`PerImage\(metric=...\)`"):
+            use(a, metrics=[kc.PerImage])
+
+
+def test_mean_iou_is_that_of_the_classes_that_are_there():
+    p = told_images(8)[0]
+    found = kc.functional.per_image("mean_iou", p, average=False)
+    for i in range(8):
+        valid = p.labels[i] != 255
+        true, predicted = p.labels[i][valid], p.outputs[i][valid].argmax(-1)
+        shares = [
+            np.sum((true == k) & (predicted == k))
+            / np.sum((true == k) | (predicted == k))
+            for k in range(4)
+        ]
+        assert found[i] == pytest.approx(np.mean(shares))
+    probs = np.eye(3)[[0, 0, 1]]
+    # Class 2 is neither true nor predicted, weights are repeats.
+    assert kc.functional.mean_iou([0, 1, 1], probs) == 0.5
+    weight = [2.0, 1.0, 0.0]
+    assert kc.functional.mean_iou(
+        [0, 1, 1], probs, sample_weight=weight
+    ) == pytest.approx((2 / 3 + 0) / 2)

@@ -140,7 +140,9 @@ def test_rows_that_depend_on_each_other_are_refused():
         labels.reshape(4, 5, 5), logits.reshape(4, 5, 5, -1), from_logits=True
     )
     for p in (visits, pixels):
-        with pytest.raises(ValueError, match="do not depend on each other"):
+        with pytest.raises(
+            ValueError, match="A `Monitor` needs independent rows"
+        ):
             monitor().update(p, True)
     assert monitor().update(visits[::2], True).counts["answers"] == 50
 

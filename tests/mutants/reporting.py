@@ -89,10 +89,24 @@ MUTANTS = {
     ),
     "small_and_large_exchanged": Mutant(
         "reporting/measures.py",
-        "mode_of(name) == mode",
-        "mode_of(name) not in (mode, None)",
+        '"min": "lower is better"',
+        '"min": "higher is better"',
         "reporting/test_measures.py::"
-        "test_the_page_says_which_values_should_be_small",
+        "test_each_row_says_which_values_are_better",
+    ),
+    "digits_as_for_a_wider_interval": Mutant(
+        "numerics/results.py",
+        "width / 7.1",
+        "width / 2.0",
+        "reporting/test_measures.py::"
+        "test_rounding_hides_less_than_a_seventh_of_half_an_interval",
+    ),
+    "a_legend_over_the_data": Mutant(
+        "plots/display.py",
+        "{*figure.axes} <= {*self.axes_}",
+        "{*figure.axes} < {*self.axes_}",
+        "plots/test_displays.py::"
+        "test_several_models_are_drawn_together_as_the_caller_wants",
     ),
     "nan_where_nothing_counts": Mutant(
         "monitoring/evaluation.py",

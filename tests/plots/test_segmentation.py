@@ -179,7 +179,7 @@ def test_panels_show_the_arrays():
     assert bar.get_xlabel() == "share of pixels that are surer"
     filled = (display.reliability.sums.weight > 0).sum()
     assert len(bars.patches) == filled
-    assert f"{display.reliability.ece:.4f}" in bars.get_title()
+    assert f"{display.reliability.ece:.3f}" in bars.get_title()
     assert counts.get_ylabel() == "pixels (log)"
     # What is shared with another picture stays as it was.
     assert not hasattr(display.reliability, "axes_")

@@ -53,6 +53,25 @@ def test_a_model_is_asked_once_and_answers_stay_on_disk():
     assert model.count == 3
 
 
+def test_names_of_classes_are_told_or_those_of_data_or_model():
+    class Batches(list):
+        """Data that may have names."""
+
+    model, data = asked_model(), Batches([(INPUTS, LABELS)])
+
+    def names(**told):
+        return Predictions.of_model(model, data, **told).class_names
+
+    assert names() is None
+    model.class_names = ["a", "b", "c"]
+    assert names() == ["a", "b", "c"]
+    data.class_names = ["x", "y", "z"]
+    assert names() == ["x", "y", "z"]
+    assert names(class_names=["p", "q", "r"]) == ["p", "q", "r"]
+    page = kc.report(model, data, verbose=0, num_bins=2)
+    assert "class 0" not in page.html and ">x<" in page.html
+
+
 def test_files_are_deleted_with_the_object():
     p = Predictions.of_model(model_of(), (INPUTS, LABELS), verbose=0)
     path = pathlib.Path(p.outputs.filename)

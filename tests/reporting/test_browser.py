@@ -12,6 +12,7 @@ import pytest
 from report_pages import Page, report_of, slider
 
 import keras_calib as kc
+from keras_calib.numerics.results import with_interval
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [
@@ -180,6 +181,12 @@ def test_page_works_at_any_width_and_shows_the_row_of_its_slider(
             row = dict(rows[int(place)])
             assert float(texts.pop("score")) == round(row.pop("score"), 4)
             assert texts.pop("accepted") == f"{row.pop('accepted'):.0f} of 250"
+            ends = [row.pop(name) for name in ("risk", "low", "high")]
+            shown = with_interval(*(100 * x for x in ends), digits=2)
+            risk, low, high = (texts.pop(x) for x in ("risk", "low", "high"))
+            assert risk == f"{shown[0]} %"
+            shown = [float(x) for x in shown[1].split(" to ")]
+            assert shown == [float(x.strip(" %")) for x in (low, high)]
             for name, value in row.items():
                 digits = 4 if 0.9999 < value < 1.0 else 2
                 shown = f"{100 * value:.{digits}f} %"
@@ -196,7 +203,7 @@ def test_page_can_be_read_in_the_dark(report, tmp_path):
     assert found["contrast"] >= 4.5 and found["texts"] > 100
 
 
-def test_page_prints_on_two_sheets(report, tmp_path):
+def test_page_prints_on_three_sheets(report, tmp_path):
     (tmp_path / "page.html").write_text(report.html, encoding="utf-8")
     subprocess.run(
         [
@@ -215,4 +222,4 @@ def test_page_prints_on_two_sheets(report, tmp_path):
         timeout=120,
     )
     pages = re.findall(rb"/Type /Page\b", (tmp_path / "page.pdf").read_bytes())
-    assert 1 <= len(pages) <= 2
+    assert 1 <= len(pages) <= 3

@@ -9,7 +9,7 @@ from report_pages import report_of
 import keras_calib as kc
 from keras_calib.predictions.tables import Table
 from keras_calib.reporting.command_line import main
-from keras_calib.reporting.groups import worst_first
+from keras_calib.reporting.groups import AttributeGroups, worst_first
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,31 @@ def test_a_page_has_the_table_by_group_and_blames_the_right_one(data, page):
     places = [table.index(f">site {x}<") for x in order]
     assert places == sorted(places)
     assert "left out" not in page.html
+
+
+def test_word_interval_and_p_of_a_group_agree():
+    rng, named, again = np.random.default_rng(0), 0, 0
+    for _ in range(20):
+        confidence = 0.5 + 0.5 * rng.beta(1.0, 0.6, 1200)
+        site = np.arange(1200) % 4
+        share = np.minimum(confidence + 0.075 * (site == 1), 1.0)
+        right = (rng.random(1200) < share).astype(int)
+        one = np.ones(1200)
+        groups = AttributeGroups(15, votes=False)
+        names = ["a", "b", "c", "d"], site
+        groups.add(
+            {"site": names}, 1200, np.arange(1200), confidence, right, one, None
+        )
+        found = groups.results(None)
+        for row in found["rows"]:
+            ends = row["confidence_gap_low"], row["confidence_gap_high"]
+            excludes = not ends[0] <= 0.0 <= ends[1]
+            told = f"site {row['group']}" in " ".join(found["sentences"])
+            assert excludes == (row["p_holm"] <= 0.05) == told
+            named += told
+            # Holm's p-value of the exact test is smaller.
+            again += row["p_holm"] > 4.0 * row["p_value"] + 1e-9
+    assert named and again
 
 
 @pytest.mark.usefixtures("words_alone")

@@ -60,6 +60,9 @@ def test_logs_and_several_labels_have_tables_too():
     found = kc.evaluate(several, verbose=0).results["model"]
     page = kc.report(several, verbose=0).results["model"]
     assert found["macro_ece"]["value"] == page["summary"]["macro"]["ece"]
+    for name in ("micro_nll", "macro_auroc", "micro_precision"):
+        x = found[name]
+        assert x["low"] < x["value"] < x["high"], name
     assert ends({"": found["example_ece"]}) == ends(
         {"": page["examples"]["ece"]}
     )
@@ -118,15 +121,15 @@ def test_a_metric_object_has_the_interval_that_it_gives():
     second = rng.random((5, 3, 4))
     probs = np.stack([1 - second, second], axis=-1)
     labels = rng.integers(2, size=second.shape)
+    rows = labels.reshape(-1), probs.reshape(-1, 2)
     metrics = [
-        kc.metrics.PerImage("ece"),
         kc.ECE(mode="binary", name="binary_ece"),
         kc.CalibrationMetrics(["mce"], prefix="their_"),
         kc.metrics.SmoothECE(),
     ]
-    p = kc.Predictions(labels, probs)
+    p = kc.Predictions(*rows)
     found = kc.evaluate(p, metrics=["ece", *metrics], verbose=0)
-    names = ["ece", "image_ece", "binary_ece", "their_mce", "smooth_ece"]
+    names = ["ece", "binary_ece", "their_mce", "smooth_ece"]
     assert [*found.results["model"]] == names
     for name, metric in zip(names[1:], metrics, strict=True):
         row = found[name]
@@ -134,9 +137,14 @@ def test_a_metric_object_has_the_interval_that_it_gives():
         if name == "smooth_ece":
             assert np.isnan(ends).all()
             continue
-        metric.update_state(labels, probs)
+        metric.update_state(*rows)
         expected = metric.interval()
         assert ends == (expected[name] if "mce" in name else expected)
+    # That of images is over images.
+    metric, p = kc.metrics.PerImage("ece"), kc.Predictions(labels, probs)
+    row = kc.evaluate(p, metrics=[metric], verbose=0)["image_ece"]
+    metric.update_state(labels, probs)
+    assert (row["low"], row["high"]) == metric.interval()
 
 
 def test_a_list_of_predictions_is_one_table():
@@ -153,7 +161,7 @@ def test_a_list_of_predictions_is_one_table():
         table["model"]
     # More models than metrics: a row for each.
     found = kc.evaluate([p, q, p], metrics=["ece", "nll"], verbose=0)
-    head, *rows = str(found).splitlines()
+    head, *rows = str(found).split("\n\n")[0].splitlines()
     assert head.split() == ["model", "ece", "nll"]
     assert [x.split("  ")[0] for x in rows] == [f"model {k}" for k in (1, 2, 3)]
 
@@ -176,11 +184,16 @@ def test_what_is_neither_predictions_nor_a_model_is_told(function):
 def test_a_table_prints_a_row_for_each_metric():
     p = kc.Predictions(LABELS, PROBS)
     found = kc.evaluate({"a": p, "b": p}, metrics=["ece", "nll"], verbose=0)
-    head, *rows = str(found).splitlines()
+    text, note = str(found).split("\n\n")
+    head, *rows = text.splitlines()
     assert head.split() == ["metric", "a", "b"]
-    assert [x.split()[0] for x in rows] == ["ece", "nll"]
+    heads = [("calibration", "ece"), ("proper score", "nll")]
+    assert [tuple(x.split("  ")[0:1]) for x in rows] == [x[:1] for x in heads]
+    assert all(x[1] in y for x, y in zip(heads, rows, strict=True))
+    assert note == f"{len(LABELS)} predictions; 95 % intervals."
     assert "<th>metric</th><th>a</th>" in found._repr_html_()
     columns = found._columns()
+    assert columns["kind"].tolist() == 2 * ["calibration", "proper score"]
     assert columns["model"].tolist() == ["a", "a", "b", "b"]
     assert columns["value"][0] == found.results["a"]["ece"]["value"]
 

@@ -73,6 +73,12 @@ EXCEPTIONS = (
         "the number of samples, not of draws",
     ),
     (
+        "num_samples",
+        r"[A-Za-z]*(Scaling|Calibration|Calibrator|Binning|Correction)"
+        r"|VennAbers",
+        "the number of samples of a fit, as that of a `Choice`",
+    ),
+    (
         "alpha",
         r"LabelRelaxation|LabelSmoothing|label_relaxation|label_smoothing"
         r"|smooth_labels|cutmix|mixup",

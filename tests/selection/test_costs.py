@@ -198,13 +198,13 @@ def test_records_choose_the_threshold_of_the_layer(target):
     made = selector().fit(labels, logits, **target)
     given = answers(made, logits)
     _, cost, _ = decided(given, labels)
-    chosen = kc.selection.choose_threshold_by_cost(
-        given["score"], cost, largest_cost=20.0, **target
+    chosen = kc.choose_threshold(
+        given["score"], cost=cost, largest_cost=20.0, **target
     )
     # Answers cost more than 0 where they are wrong.
     no_hash = {"data_sha256": None, "ranking_sha256": None}
     assert chosen == replace(made.chosen, **no_hash)
-    with pytest.raises(ValueError, match="go to `choose_threshold_by_cost`"):
+    with pytest.raises(ValueError, match="go to `choose_threshold"):
         made.fit_scores(given["score"], cost == 0, risk=0.1)
 
 
@@ -215,9 +215,9 @@ def test_a_mean_above_the_limit_is_hardly_ever_certified():
         # The mean cost is 1.001, whatever the score.
         cost = 20.0 * (rng.random(400) < 1.001 / 20.0)
         with contextlib.suppress(ValueError):
-            kc.selection.choose_threshold_by_cost(
+            kc.choose_threshold(
                 rng.random(400),
-                cost,
+                cost=cost,
                 largest_cost=20.0,
                 max_cost=1.0,
                 delta=0.2,
@@ -242,8 +242,8 @@ def test_a_mean_above_the_limit_is_hardly_ever_certified():
 )
 def test_impossible_records_are_refused(cost, options, match):
     with pytest.raises(ValueError, match=match):
-        kc.selection.choose_threshold_by_cost(
-            [3.0, 2.0, 1.0], cost, largest_cost=5.0, **options
+        kc.choose_threshold(
+            [3.0, 2.0, 1.0], cost=cost, largest_cost=5.0, **options
         )
 
 
@@ -326,7 +326,7 @@ def test_pixels_are_decided_one_by_one():
     wanted = answers(made, logits)
     given = answers(made, logits.reshape(2, 3, 4, 4))
     np.testing.assert_array_equal(given["label"].reshape(-1), wanted["label"])
-    with pytest.raises(ValueError, match="needs independent samples"):
+    with pytest.raises(ValueError, match="needs independent rows"):
         made.fit(
             labels.reshape(2, 12),
             logits.reshape(2, 12, 4),

@@ -49,8 +49,8 @@ INFINITE = {
     "prior": lambda s, y, g, d: kc.selection.choose_threshold_for_prior(
         s, y, g, target_prior=[0.4, 0.3, 0.2, 0.1], risk=0.05, delta=d
     ),
-    "cost": lambda s, y, g, d: kc.selection.choose_threshold_by_cost(
-        s, 1.0 - y, largest_cost=1.0, max_cost=0.05, delta=d
+    "cost": lambda s, y, g, d: kc.choose_threshold(
+        s, cost=1.0 - y, max_cost=0.05, delta=d
     ),
 }
 

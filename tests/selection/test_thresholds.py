@@ -126,13 +126,9 @@ def test_bad_data_are_refused():
     assert not selector.fitted
 
 
-@pytest.mark.parametrize(
-    ("shape", "parts"),
-    [((5, 2), "tokens of one text"), ((5, 2, 2), "pixels of one image")],
-)
-def test_what_is_no_sample_is_called_as_what_it_is(shape, parts):
-    scores = np.ones(shape)
-    with pytest.raises(ValueError, match=parts):
+def test_rows_of_one_unit_are_refused_with_the_way_to_promise_units():
+    scores = np.ones((5, 2, 2))
+    with pytest.raises(ValueError, match=r"by `choose_threshold\(..., units"):
         kc.choose_threshold(scores, scores, risk=0.1, delta=0.1)
 
 

@@ -27,9 +27,9 @@ def test_pixels_are_refused_and_images_are_not():
     labels, logits = noisy(n=600)
     dense = labels.reshape(6, 10, 10), logits.reshape(6, 10, 10, 4)
     selector = kc.SelectiveClassifier()
-    with pytest.raises(ValueError, match="one correctness per (image|text)"):
+    with pytest.raises(ValueError, match="needs independent rows"):
         selector.fit(*dense, risk=0.1, delta=0.05)
-    with pytest.raises(ValueError, match="one correctness per (image|text)"):
+    with pytest.raises(ValueError, match="needs independent rows"):
         kc.choose_threshold(
             np.ones((6, 10)), np.ones((6, 10)), risk=0.1, delta=0.05
         )

@@ -180,36 +180,10 @@ class HistogramSummary:
 
         Entries of columns give limbs `(3, columns, ...)`.
         """
-        xp = array_namespace(records.mask)
-        math = host_math() if xp is np else ops
         if self.is_binary:
             records = second_class(records)
-        if self.score is not None:
-            score = self.score(records)
-            score = on_host(score) if xp is np else score
-        elif (score := records.score) is None:
-            score = log_odds_of(records.confidence, math)
-        score = xp.where(records.mask, score, xp.zeros_like(score))
-        position = self._map.position(score, self.resolution, math)
-        floor = xp.floor(position)
-        # Cut to 16 bits; reading adds back half a quantum.
-        offset = xp.floor((position - floor) / _QUANTUM) * _QUANTUM
-        cell = cast(floor, "int32") + self._zero
-        # Scores beyond the last bins are placed at their outer edges.
-        above, below = cell >= self.resolution, cell < 0
-        offset = xp.where(above, xp.full_like(offset, 1 - _QUANTUM), offset)
-        offset = xp.where(below, xp.zeros_like(offset), offset)
-        cell = xp.clip(cell, 0, self.resolution - 1)
-        calibration_bin = xp.zeros_like(cell)
-        if self.num_bins > 1:
-            calibration_bin = bin_index(
-                records.confidence, self.num_bins, self.closed
-            )
-            cell = cell + calibration_bin
-            if self.closed == "left":
-                # The log-odds of a confidence on an edge may round below it.
-                first = xp.take(self._first, calibration_bin)
-                cell = xp.maximum(cell, first)
+        xp = array_namespace(records.mask)
+        cell, offset, calibration_bin = self.places(records)
         outside = xp.full_like(cell, self.num_bins)
         calibration_bin = xp.where(records.mask, calibration_bin, outside)
         weight, calibration_bin = by_column(
@@ -244,6 +218,38 @@ class HistogramSummary:
         )
         sums = [x[..., i] for x in (mass, offsets) for i in range(2)]
         return [*sums, distances]
+
+    def places(self, records: Outcomes) -> tuple[Any, Any, Any]:
+        """Cell of each record, its offset in it, and its calibration bin."""
+        xp = array_namespace(records.mask)
+        math = host_math() if xp is np else ops
+        if self.score is not None:
+            score = self.score(records)
+            score = on_host(score) if xp is np else score
+        elif (score := records.score) is None:
+            score = log_odds_of(records.confidence, math)
+        score = xp.where(records.mask, score, xp.zeros_like(score))
+        position = self._map.position(score, self.resolution, math)
+        floor = xp.floor(position)
+        # Cut to 16 bits; reading adds back half a quantum.
+        offset = xp.floor((position - floor) / _QUANTUM) * _QUANTUM
+        cell = cast(floor, "int32") + self._zero
+        # Scores beyond the last bins are placed at their outer edges.
+        above, below = cell >= self.resolution, cell < 0
+        offset = xp.where(above, xp.full_like(offset, 1 - _QUANTUM), offset)
+        offset = xp.where(below, xp.zeros_like(offset), offset)
+        cell = xp.clip(cell, 0, self.resolution - 1)
+        calibration_bin = xp.zeros_like(cell)
+        if self.num_bins > 1:
+            calibration_bin = bin_index(
+                records.confidence, self.num_bins, self.closed
+            )
+            cell = cell + calibration_bin
+            if self.closed == "left":
+                # The log-odds of a confidence on an edge may round below it.
+                first = xp.take(self._first, calibration_bin)
+                cell = xp.maximum(cell, first)
+        return cell, offset, calibration_bin
 
     def cells(self, limbs: Any) -> Cells:
         """Cells in ascending score; confidences are 0 for other scores.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.inputs.checks import check_independent
 from keras_calib.inputs.groups import read_groups
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.predictions.correctness import (
@@ -299,7 +300,7 @@ class LabelledLog:
                 )
         found = {name: x[here] for name, x in found.items()}
         if self._risk:
-            check_independent(correct.shape, found.get("units"))
+            check_independent("--risk", correct.shape, found.get("units"))
         confidence = found.get("confidence")
         score = found["score"] if confidence is None else confidence
         rows = Outcomes(
@@ -334,7 +335,7 @@ def _confidences(
 ) -> dict[str, np.ndarray]:
     """Columns of predictions; correctness is NaN where a row counts nowhere."""
     p = reader.read(watched)
-    check_independent(p.shape, None)
+    check_independent("A threshold", p.shape)
     rows = p.outcomes(every=True)
     weight = np.ones(len(p)) if rows.weight is None else rows.weight
     if np.any((weight != 0.0) & (weight != 1.0)):
@@ -349,16 +350,3 @@ def _confidences(
     }
     others = {"ids": p.ids, "units": p.units, "groups": p.groups.get(group)}
     return found | {k: x for k, x in others.items() if x is not None}
-
-
-def check_independent(shape: tuple[int, ...], units: Any) -> None:
-    """Raises ValueError for a guarantee of rows that depend on each other."""
-    repeated = units is not None and len(np.unique(units)) < len(units)
-    if len(shape) > 1 or repeated:
-        raise value_error(
-            "a guarantee needs one prediction for each sample: tokens of a "
-            "text, pixels of an image, or rows of one unit, are not "
-            "independent. Draw one row of each unit at random",
-            shape=shape,
-            units=None if units is None else len(np.unique(units)),
-        )

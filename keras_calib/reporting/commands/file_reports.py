@@ -23,8 +23,8 @@ from keras_calib.exporting.answer_threshold import (
     calibrator_facts,
     told_calibrator,
 )
+from keras_calib.inputs.checks import check_independent
 from keras_calib.predictions import Predictions
-from keras_calib.reporting.commands.answer_log import check_independent
 from keras_calib.reporting.commands.repeated_samples import (
     check_apart,
     check_ids_apart,
@@ -150,7 +150,7 @@ def _fitted(
             if flag.startswith("--calibration"):
                 calibrator = _calibrator(p, given, progress)
                 continue
-            check_independent(p.shape, p.units)
+            check_independent(flag, p.shape, p.units)
             progress.say("Choosing the threshold ...")
             target: dict[str, Any] = {"risk": given.risk, "delta": given.delta}
             # A choice has a calibrator.

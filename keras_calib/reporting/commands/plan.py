@@ -111,7 +111,7 @@ def _open(given: argparse.Namespace, _: str, path: str) -> Any:
 def _run(given: argparse.Namespace, progress: Progress) -> Found:
     """The plan, which is written where --out says."""
     load_keras(progress)
-    from keras_calib.reporting.commands.answer_log import check_independent
+    from keras_calib.inputs.checks import check_independent
     from keras_calib.selection import plan
 
     pilot = None
@@ -119,7 +119,7 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
         progress.say(f"Reading {given.pilot} ...")
         with blamed(f"--pilot={given.pilot}"):
             pilot = given.opened[0][2].read()
-            check_independent(pilot.shape, pilot.units)
+            check_independent("A plan", pilot.shape, pilot.units)
     progress.say("Simulating selections ...")
     names = [x.removeprefix("--") for x in _SHARES]
     options = {x: getattr(given, x) for x in (*names, "max_samples")}

@@ -224,7 +224,7 @@ def test_predictions_of_all_classes_are_a_log_of_their_confidence(
     capsys.readouterr()
     # Rows of one unit are not independent; without a promise they may be.
     assert run(path, "--risk=0.4", "--units=patient") == 1
-    assert "rows of one unit, are not independent" in capsys.readouterr().err
+    assert "other rows of one unit are not" in capsys.readouterr().err
     assert run(path, "--coverage=0.5", "--units=patient") == 0
     capsys.readouterr()
     other = path.with_name("other.csv")
