@@ -314,7 +314,7 @@ class ClassEvaluation(Evaluation):
     def results(self) -> dict[str, Any]:
         metrics = estimates_of(self.stages[0])
         gap = self.stages[0].confidence_gap()
-        results = {
+        results: dict[str, Any] = {
             "num_samples": self.num_samples,
             "num_counted": self.num_counted,
             "num_units": self.by_unit.num_units
@@ -335,25 +335,23 @@ class ClassEvaluation(Evaluation):
         if self.segments is not None:
             results["segments"] = self.segments.results()
             results["classes"] = self.segments.classes()
-        before, after, judges = (gap, metrics["ece"]), None, ()
+        before, after = (gap, metrics["ece"]), None
+        judges: tuple = ()
         if self.calibrator is not None:
             repaired = estimates_of(self.final)
             after = self.final.confidence_gap(), repaired["ece"]
-            unit = f"{self.places[0]}s" if self.inside else "units"
-            bins, classes = (
+            left = remainder(
+                *after,
                 self.final.bins(),
-                [x.classes() for x in self.groups],
+                self.calibrator,
+                num_units=results["num_units"],
+                unit=self.unit_name,
             )
-            left = remainder(*after, bins, self.calibrator, unit=unit)
-            worse = worse_classes(*classes)
-            judges = (
-                left,
-                [
-                    {**x, "name": self.name_of(x["group"])}
-                    for x in worse
-                    if self.kind == "classes"
-                ],
-            )
+            worse = []
+            if self.kind == "classes":
+                worse = worse_classes(*(x.classes() for x in self.groups))
+            named = [{**x, "name": self.name_of(x["group"])} for x in worse]
+            judges = left, named
             results |= {
                 "calibrated_confidence_gap": after[0].to_dict(),
                 "calibrated_metrics": repaired,
@@ -522,7 +520,8 @@ class ClassEvaluation(Evaluation):
         (_, weight, wrong, *_), squares = selected
         risk = wrong / weight
         alone, count = np.array([risk * (1.0 - risk)]), weight**2 / squares[1]
-        own = effective_count(alone, *self._accepted_by_unit, np.array([count]))
+        bad, kept = self._accepted_by_unit
+        own = effective_count(alone, bad, kept, np.array([count]))
         found = selected.copy()
         found[1, 1] = weight**2 / own[0]
         return found
