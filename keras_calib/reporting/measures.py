@@ -1,6 +1,5 @@
 """The measures of a report: what each is, and what calibration changed."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,7 +43,9 @@ _OF_VOTES = {
 _GAP = "confidence_gap"
 _BEST = {"min": "lower is better", "max": "higher is better"}
 _SIGNED = ("Confidence less accuracy", "above 0 is overconfident")
+# Of several labels at once, over labels and over all entries.
 _OF_LABELS = "ece", "nll", "brier_score", "auroc"
+_OF_LABELS += "accuracy", "precision", "recall"
 # The metrics of a report, by the kind of predictions.
 METRICS_BY_KIND = {
     "classes": (_GAP, *EXPLAINED),
@@ -53,7 +54,6 @@ METRICS_BY_KIND = {
     "labels": (
         *(f"{mean}_{x}" for mean in ("macro", "micro") for x in _OF_LABELS),
         *(f"example_{x}" for x in ("accuracy", "mean_confidence", "ece")),
-        "example_aurc",
     ),
 }
 
@@ -70,21 +70,19 @@ def estimates_by_stage(results: dict[str, Any]) -> list[dict[str, Any]]:
             gap = {_GAP: results[f"{start}{_GAP}"]}
             stages.append(gap | results[f"{start}metrics"])
         elif f"{start}summary" in results:
-            means = results[f"{start}summary"].items()
+            ends = {"value": "", "low": "_low", "high": "_high"}
             stages.append(
-                {f"{m}_{k}": x for m, own in means for k, x in own.items()}
+                {
+                    f"{mean}_{x}": {k: own[f"{x}{y}"] for k, y in ends.items()}
+                    for mean, own in results[f"{start}summary"].items()
+                    for x in _OF_LABELS
+                }
             )
-    examples = results.get("examples", {}).items()
-    stages[-1] |= {f"example_{k}": x for k, x in examples}
-    unknown = {"low": math.nan, "high": math.nan}
-    return [
-        {
-            k: x if isinstance(x, dict) else {"value": x, **unknown}
-            for k, x in stage.items()
-            if isinstance(x, dict | float)
-        }
-        for stage in stages
-    ]
+    examples = {
+        f"example_{k}": x for k, x in results.get("examples", {}).items()
+    }
+    stages[-1] |= {k: x for k, x in examples.items() if isinstance(x, dict)}
+    return stages
 
 
 def measures(results: dict[str, Any]) -> list[dict[str, Any]]:

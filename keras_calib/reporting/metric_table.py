@@ -17,15 +17,17 @@ from keras_calib.metrics.registry import QUANTITIES, kind_of, point_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.results import Result
 from keras_calib.predictions.options import DataOptions
-from keras_calib.reporting.evaluation import Evaluation, estimates_of
+from keras_calib.reporting.evaluation import estimates_of
 from keras_calib.reporting.gathering import gathered
-from keras_calib.reporting.measures import EXPLAINED, TOP1_METRICS, cell
+from keras_calib.reporting.measures import (
+    EXPLAINED,
+    TOP1_METRICS,
+    cell,
+    estimates_by_stage,
+)
 
 _keras = keras_module("keras.metrics")
 
-# Of several labels at once, over labels and over all entries.
-_OF_LABELS = ("ece", "nll", "brier_score", "auroc")
-_OF_LABELS += ("accuracy", "precision", "recall")
 # Fewer units are called few: their intervals rest on a rough error.
 _FEW = 30
 _POINTS = ("risk", "accuracy", "coverage")
@@ -191,7 +193,10 @@ def evaluate(
     )
     results: dict[str, Any] = {}
     for x in evaluations:
-        stages = _of_labels(x) if x.kind == "labels" else _of_classes(x)
+        is_labels = x.kind == "labels"
+        stages = (
+            estimates_by_stage(x.results()) if is_labels else _of_classes(x)
+        )
         named = zip((x.name, f"{x.name}, calibrated"), stages, strict=False)
         results |= dict(named)
     if metrics is not None and evaluations[0].kind == "labels":
@@ -296,23 +301,3 @@ def _of_classes(evaluation: Any) -> list[dict[str, Any]]:
 def _estimate(value: Any, ends: tuple[float, float] = _NO_ENDS) -> dict:
     """A value with the ends of its interval, NaN where there is none."""
     return {"value": float(to_numpy(value)), "low": ends[0], "high": ends[1]}
-
-
-def _of_labels(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Means over labels and over all entries, and examples as a whole."""
-    results = evaluation.results()
-    summaries = [results["summary"], results.get("calibrated_summary")]
-    found = [
-        {
-            f"{mean}_{name}": _estimate(
-                values[name], (values[f"{name}_low"], values[f"{name}_high"])
-            )
-            for mean, values in summary.items()
-            for name in _OF_LABELS
-        }
-        for summary in summaries
-        if summary is not None
-    ]
-    examples = {f"example_{k}": x for k, x in results["examples"].items()}
-    found[-1] |= {k: x for k, x in examples.items() if isinstance(x, dict)}
-    return found

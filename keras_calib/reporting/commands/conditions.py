@@ -1,6 +1,6 @@
 """What `keras-calib report` prints of its numbers, and when they fail a build.
 
-Conditions are read and checked without Keras.
+Conditions are read without NumPy, and checked without Keras.
 """
 
 import math
@@ -11,11 +11,6 @@ from typing import Any
 
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.arguments import refused
-from keras_calib.reporting.measures import (
-    METRICS_BY_KIND,
-    cell,
-    estimates_by_stage,
-)
 
 # Exit code of a report of which a condition holds.
 FAILED = 4
@@ -33,7 +28,7 @@ Condition = tuple[str, ...]
 _KEY_NUMBERS = (
     *("accuracy", "confidence_gap", "ece", "nll", "aurc"),
     *("macro_ece", "macro_nll", "micro_ece", "micro_nll"),
-    *("example_accuracy", "example_aurc"),
+    "example_accuracy",
 )
 
 
@@ -51,6 +46,8 @@ def conditions(text: str) -> list[Condition]:
 
 def check_metrics(asked: Sequence[Condition], kind: str | None = None) -> None:
     """Raises ValueError for a metric that no report, or none of a kind, has."""
+    from keras_calib.reporting.measures import METRICS_BY_KIND
+
     kinds = [kind] if kind else METRICS_BY_KIND
     names = [*dict.fromkeys(x for own in kinds for x in METRICS_BY_KIND[own])]
     for _, metric, *_ in asked:
@@ -64,6 +61,8 @@ def check_metrics(asked: Sequence[Condition], kind: str | None = None) -> None:
 
 def failures(results: dict[str, Any], asked: Sequence[Condition]) -> list[str]:
     """Conditions that hold, or whose metric is unknown, of any model."""
+    from keras_calib.reporting.measures import cell, estimates_by_stage
+
     found = []
     for model, own in results.items():
         final = estimates_by_stage(own)[-1]
@@ -80,6 +79,7 @@ def failures(results: dict[str, Any], asked: Sequence[Condition]) -> list[str]:
 
 def told(results: dict[str, Any]) -> str:
     """Verdict and key numbers of each model, before and after calibration."""
+    from keras_calib.reporting.measures import estimates_by_stage
     from keras_calib.reporting.metric_table import MetricTable
 
     lines, rows = [], {}

@@ -15,7 +15,11 @@ from keras_calib.reporting.commands.conditions import (
     conditions,
     failures,
 )
-from keras_calib.reporting.measures import METRICS_BY_KIND, estimates_by_stage
+from keras_calib.reporting.measures import (
+    METRICS_BY_KIND,
+    cell,
+    estimates_by_stage,
+)
 
 
 def estimate(value, low=np.nan, high=np.nan):
@@ -34,7 +38,7 @@ RESULTS = {
     ("text", "words"),
     [
         ("ece > 0.02", None),
-        ("ece>=0.02", "ece of m is 0.0200 (0.0100 to 0.0300), for ece>=0.02"),
+        ("ece>=0.02", "ece of m is 0.020 (0.010 to 0.030), for ece>=0.02"),
         ("ece<2e-2, ece <= .02", "for ece <= .02"),
         ("confidence_gap<-1", None),
         ("confidence_gap < 1", "confidence_gap of m is +0.0000, for"),
@@ -89,6 +93,7 @@ def test_every_metric_of_a_kind_may_fail_it(
     shown = capsys.readouterr().out
     (final,) = estimates_by_stage(found["models"]["m"])
     ece = "macro_ece" if kind == "labels" else "ece"
-    assert f"{final[ece]['value']:.4f}" in shown
+    value, ends, _ = cell(ece, final[ece])
+    assert f"{value} ({ends})" in shown
     assert shown.startswith(found["models"]["m"]["verdict"]["answer"])
     assert [x.name for x in tmp_path.iterdir()] == ["m.npz"]

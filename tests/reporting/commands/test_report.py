@@ -49,7 +49,8 @@ def test_command_writes_what_the_function_makes(tmp_path, capsys, monkeypatch):
     assert "After calibration" in text
     # The terminal says the same.
     assert verdict.partition(". ")[0] in text
-    assert f"{ece:.4f} (" in table[3] and table[3].startswith("ece")
+    (row,) = (x for x in table if " ece " in x)
+    assert f"{ece:.2f}" in row
     # What was measured on what.
     assert "Data filet<b>&.npz, last changed 20" in text
     assert "Calibration filec<b>&.npz, 1,000 samples, last" in text
