@@ -195,7 +195,7 @@ def main(_) -> None:
         "ECE of the population over the same bins, and the mean width of its "
         "intervals.",
         markdown_table(
-            ["model", "mean over", "N", *MEASURES, "ECE", "width"],
+            ["model", "mean over", "N", *MEASURES, "true ECE", "width"],
             coverage(draws, seed),
         ),
         "Answers of the report in percent: yes for all labels, yes for most, "

@@ -2,6 +2,8 @@
 
 Labels of one example depend on each other, examples do not. So the spread of
 means over labels is that between groups of examples.
+
+Derivation: docs/derivations.md, 'Intervals and guarantees'.
 """
 
 from typing import Any

@@ -344,8 +344,8 @@ class ClassEvaluation(Evaluation):
             told = self.calibrator, units, self.unit_name
             left, worse = remainder(*after, bins, *told), []
             if self.kind == "classes":
-                rows = [x.classes() for x in self.groups]
-                worse = worse_classes(*rows, self.name_of)
+                first, last = (x.classes() for x in self.groups)
+                worse = worse_classes(first, last, self.name_of)
             judges = left, worse
             results |= {
                 "calibrated_confidence_gap": after[0].to_dict(),
