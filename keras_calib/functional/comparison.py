@@ -120,7 +120,7 @@ def compare(
     check_integer("num_draws", num_draws, 2)
     check_same_rows({"a": a, "b": b})
     a.arguments(None, options)
-    values = [
+    values: list[Any] = [
         of_images(metric, p, options)
         if hasattr(metric, "given")
         else of_predictions("metric", metric, p, options)
