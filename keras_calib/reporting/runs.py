@@ -223,8 +223,10 @@ class Runs(Result):
         models = [model] if isinstance(model, str) else [*model]
         if metrics is None:
             metrics = [x for x in _DEFAULT if x in columns] or _DEFAULT
-        for name in (*models, seed, *metrics, *where):
-            check_in("table", name, [*columns])
+        if missing := {*models, seed, *metrics, *where} - {*columns}:
+            rule = "`table` must have the columns of models, seeds and metrics"
+            told = {"missing": sorted(missing), "columns": [*columns]}
+            raise value_error(rule, **told)
         found: dict[str, dict[str, list[float]]] = {}
         for number, cells in enumerate(zip(*columns.values(), strict=True), 1):
             row = dict(zip(columns, cells, strict=True))
@@ -360,7 +362,7 @@ def _columns_of(table: Any) -> dict[str, list]:
         return {k: [*x] for k, x in table.items()}
     with Path(table).open(newline="", encoding="utf-8") as file:
         head, *rows = csv.reader(file)
-    return {k: [x[i] for x in rows] for i, k in enumerate(head)}
+    return {k: [x[i] for x in rows if x] for i, k in enumerate(head)}
 
 
 def _number(cell: Any, name: str, row: int) -> float:
