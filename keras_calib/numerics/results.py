@@ -200,8 +200,7 @@ def with_interval(
     an interval have `digits`, or two that are not 0. Ends of signed values keep
     up to two digits more, so that their side of 0 is seen.
     """
-    ends = [math.nan if x is None else x for x in (low, high)]
-    width = np.subtract(ends[1], ends[0])
+    width = math.nan if low is None or high is None else high - low
     # Too few data give intervals without an end, which say nothing.
     known = bool(0.0 <= width < 1e9)
     if not (known and width):
