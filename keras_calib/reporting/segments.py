@@ -222,7 +222,7 @@ class SegmentEvaluation:
         """
         sums = {k[6:]: x for k, x in self._sums.items() if k[:6] == "class_"}
         weight = sums["error"].weight
-        level = 1.0 - 0.05 / max(1, np.count_nonzero(weight))
+        level = 1.0 - 0.05 / max(1, int(np.count_nonzero(weight)))
         columns = {"weight": weight, "wrong": sums["error"].total}
         columns["labels"] = sums["labels"].total
         for name in ("error", "confidence", "confidence_gap", "iou"):
@@ -259,7 +259,7 @@ class SegmentEvaluation:
     def _mean_iou(self) -> dict[str, float | None]:
         """The mean IoU of classes, with its interval by the delta method."""
         sums, degrees = self._sums["class_iou"], self.num_units - 1
-        number = max(1, np.count_nonzero(sums.weight))
+        number = max(1, int(np.count_nonzero(sums.weight)))
         value, low, high = float(sums.mean.sum() / number), None, None
         if degrees > 0 and self.num_classes <= _MOST_CLASSES:
             slope = np.concatenate([np.ones_like(sums.mean), -sums.mean])
