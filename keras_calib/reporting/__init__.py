@@ -13,8 +13,8 @@ Read in this order:
   numbers as a table. `gathering` reads the rows for both, and joins small
   batches.
 - Figures: `evaluation` gathers them batch by batch, with `groups` (classes,
-  levels of confidence, sites); `labels` does so for several labels at once,
-  and `segments` adds what dense predictions say by image.
+  levels of confidence, sites); `labels` does so for several labels at once.
+  `segments` adds what dense predictions say by image.
   `measures` and `verdict` say what the page tells of them.
 - Page: `page.html.jinja` has the questions and macros of a kind in
   `classes.html.jinja` or `labels.html.jinja`; `sections` and `pictures` make
