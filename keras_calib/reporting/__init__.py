@@ -14,6 +14,7 @@ Read in this order:
   batches. `runs` compares models that were trained with several seeds.
 - Figures: `evaluation` gathers them batch by batch, with `groups` (classes,
   levels of confidence, sites); `labels` does so for several labels at once.
+  `segments` adds what dense predictions say by image.
   `measures` and `verdict` say what the page tells of them.
 - Page: `page.html.jinja` has the questions and macros of a kind in
   `classes.html.jinja` or `labels.html.jinja`; `sections` and `pictures` make

@@ -43,6 +43,9 @@ class ReportPage:
               score.
             - `classes` and `sure`: rows of predicted classes and of least
               confidences.
+            - `segments`, of dense predictions: `num_units` images, the mean of
+              each of their numbers with its interval over images, 21
+              quantiles of three of them, and the `worst` images and regions.
 
             With several labels at once, `labels` has a row for each, in their
             order. `summary` and `calibrated_summary` have `macro` means over

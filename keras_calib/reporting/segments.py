@@ -260,7 +260,7 @@ class SegmentEvaluation:
     def _mean_iou(self) -> dict[str, float | None]:
         """The mean IoU of classes, with its interval by the delta method."""
         sums, degrees = self._sums["class_iou"], self.num_units - 1
-        number = max(1, np.count_nonzero(sums.weight))
+        number = max(1, int(np.count_nonzero(sums.weight)))
         value, low, high = float(sums.mean.sum() / number), None, None
         if degrees > 0 and self.num_classes <= _MOST_CLASSES:
             slope = np.concatenate([np.ones_like(sums.mean), -sums.mean])
