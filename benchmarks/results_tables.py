@@ -13,7 +13,9 @@ PAPERS = ROOT / "examples" / "papers"
 RUNS = ROOT / "benchmarks" / "results" / "runs"
 sys.path.insert(0, str(PAPERS))
 
-from results.pairs import LEVEL, holm, p_of_pairs, p_text  # noqa: E402
+from results.pairs import LEVEL, p_of_pairs, p_text  # noqa: E402
+
+from keras_calib.functional.group_table import holm  # noqa: E402
 
 _CELL = re.compile(r"([+-]?\d[\d.]*)( ± [\d.]+)?( \[[^]]+\])?")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")

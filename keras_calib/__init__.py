@@ -126,6 +126,7 @@ __all__ = [
     "ReliabilityDisplay",
     "RiskAtCoverage",
     "RiskCoverageDisplay",
+    "Runs",
     "SVLS",
     "ScheduledFocalModel",
     "SegmentationDisplay",

@@ -23,8 +23,10 @@ from pathlib import Path
 import numpy as np
 from absl import app, flags
 from config.script import start
-from results.pairs import LEVEL, holm, p_of_pairs, p_text
+from results.pairs import LEVEL, p_of_pairs, p_text
 from results.runs import read_rows
+
+from keras_calib.functional.group_table import holm
 
 _CLAIMS = flags.DEFINE_string(
     "claims", None, "CSV file of claims.", required=True

@@ -8,13 +8,16 @@ r"""Make one table of many runs, beside published numbers.
         --measures=ece benchmarks/results/runs/label_relaxation.csv
 
 For each set-up the script prints means and standard deviations over seeds, with
-the published numbers in brackets. It also prints differences to --baseline on
-the same seeds, with the p-value of a paired t-test. It marks those that hold
-after Holm's correction for all differences of the table. Mean ranks of the
-methods over the set-ups follow, beside the published ranks.
+the published numbers in brackets. The best is bold, and a dagger marks those
+that are not shown to be worse on the same seeds. It also prints differences to
+--baseline, with the p-value of a paired t-test. It marks those that hold after
+Holm's correction for all differences of the table. Mean ranks of the methods
+over the set-ups follow, beside the published ranks.
 
 --out gets table.md, runs.csv with all rows, and ece.png. A runs.csv can be
-given in place of the folders of its runs.
+given in place of the folders of its runs, and so can any CSV file of a row for
+each run. It needs the columns setup, method and seed, and measures of any name.
+It may have name, which is shown in place of the method, options, and diverged.
 
     python examples/papers/compare.py work/runs --on=V1,V2,context \
         --measures=accuracy,ece100_pycalib,overconfidence,underconfidence
@@ -119,28 +122,43 @@ def main(argv):
         )
     out = Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)
-    parts, values = [], {}
-    for setup, where, methods in measured_on(setups, _ON.value):
-        text = markdown(methods, _MEASURES.value, published_of(setup, where))
+    parts, values, measures = [], {}, _MEASURES.value
+    placed = measured_on(setups, _ON.value)
+    known = {
+        k: 0
+        for *_, x in placed
+        for rows in x.values()
+        for row in rows.values()
+        for k in row
+    }
+    if not flags.FLAGS["measures"].present:
+        measures = [x for x in measures if x in known]
+    if not known.keys() & {*measures}:
+        raise app.UsageError(
+            "--measures must name columns of the runs. Received: "
+            f"{', '.join(_MEASURES.value)}; the runs have {', '.join(known)}"
+        )
+    for setup, where, methods in placed:
+        text = markdown(methods, measures, published_of(setup, where))
         setup += f", on {where}" if where else ""
         parts.append(f"## {setup}\n\n{text}")
         if _BASELINE.value in methods:
-            text = differences(methods, _MEASURES.value, _BASELINE.value)
+            text = differences(methods, measures, _BASELINE.value)
             parts.append(f"Less {_BASELINE.value}, same seeds:\n\n{text}")
             values[setup] = paired_values(methods, _BASELINE.value)
     values = {setup: found for setup, found in values.items() if found}
     if values:
         draw(summarize(values), out / "ece.png")
     for tuned, block in blocks(setups).items() if len(setups) > 1 else ():
-        found = ranks(block, _MEASURES.value, **_ROUNDED[_TIES.value])
+        found = ranks(block, measures, **_ROUNDED[_TIES.value])
         if not found:
             continue
-        head = "| method | " + " | ".join(_MEASURES.value) + " |"
-        lines = [head, "|---|" + "---|" * len(_MEASURES.value)]
+        head = "| method | " + " | ".join(measures) + " |"
+        lines = [head, "|---|" + "---|" * len(measures)]
         printed = published_of("+".join(setups))
         for name, row in found.items():
             cells = []
-            for measure, rank in zip(_MEASURES.value, row, strict=True):
+            for measure, rank in zip(measures, row, strict=True):
                 keys = [
                     (own, f"rank_{measure}")
                     for own in (f"{name} ({tuned})", name)

@@ -299,23 +299,17 @@ class GroupedSums:
         of the group and of the others.
         """
         if self._by_unit is not None:
-            return self._risk_p_values_of_units()
+            return self._risk_p_values_of_units(*self._by_unit[3:])
         accepted, wrong = np.rint(self._counts[[1, 3]])
         found = hypergeom.sf(wrong - 1.0, accepted.sum(), wrong.sum(), accepted)
         return np.where(accepted > 0, np.clip(found, 0.0, 1.0), np.nan)
 
-    def _risk_p_values_of_units(self) -> np.ndarray:
-        weight = self._by_unit[3]
-        wrong = weight - self._by_unit[4]
-        rest = []
-        risks = []
-        for w, bad in (
-            (weight, wrong),
-            (
-                weight.sum(axis=1, keepdims=True) - weight,
-                wrong.sum(axis=1, keepdims=True) - wrong,
-            ),
-        ):
+    def _risk_p_values_of_units(
+        self, weight: np.ndarray, correct: np.ndarray
+    ) -> np.ndarray:
+        wrong, risks, rest = weight - correct, [], []
+        others = [x.sum(axis=1, keepdims=True) - x for x in (weight, wrong)]
+        for w, bad in ((weight, wrong), others):
             risks.append(safe_divide(bad.sum(axis=0), w.sum(axis=0)))
             rest.append(safe_divide(bad - risks[-1] * w, w.sum(axis=0)))
         error = np.sqrt(np.sum((rest[0] - rest[1]) ** 2, axis=0))

@@ -1,9 +1,10 @@
 """Comparison of the predictions of two networks on the same samples."""
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
+from scipy.stats import norm, t
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.progress import shows_progress, tracked
@@ -73,6 +74,10 @@ def compare(
     is biased too. The interval is then for what to expect from test sets of
     this size.
 
+    It is about these two networks. Trained again with another seed, they may
+    differ otherwise: to compare two losses, train each with several seeds and
+    use `keras_calib.Runs`.
+
     Args:
         a: Predictions of the first network.
         b: Predictions of the second network, for the same rows. Logs of
@@ -113,7 +118,7 @@ def compare(
     """
     tail = tail_of(level)
     check_integer("num_draws", num_draws, 2)
-    _check_same_rows(a, b)
+    check_same_rows({"a": a, "b": b})
     a.arguments(None, options)
     values = [
         of_images(metric, p, options)
@@ -121,65 +126,150 @@ def compare(
         else of_predictions("metric", metric, p, options)
         for p in (a, b)
     ]
-    rows = unit = np.arange(len(a))
-    units = a.units if b.units is None else b.units
-    if units is not None:
-        unit = read_groups(units, rows.shape, "units")[1]
-    sample_weight = a.sample_weight
-    both = np.array([value(sample_weight) for value in values])
-    if sample_weight is not None:
-        sample_weight = as_array(sample_weight, "sample_weight", "float64")
-    rng = generator(seed)
-    replicates = np.empty(num_draws)
-    for i in tracked(range(num_draws), num_draws):
-        counts = rng.poisson(size=unit.max() + 1).astype("float64")[unit]
-        if sample_weight is not None:
-            shape = (len(a), *[1] * (sample_weight.ndim - 1))
-            counts = sample_weight * counts.reshape(shape)
-        # A replicate of a few rows may leave out all of them.
-        replicates[i] = 0.0
-        if counts.any():
-            replicates[i] = np.subtract(*[value(counts) for value in values])
+    both = np.array([value(a.sample_weight) for value in values])
+    found = replicates(values, [a, b], num_draws, seed)
     observed = float(both[0] - both[1])
-    error = float(np.std(replicates, ddof=1))
+    error = float(np.std(found[:, 0] - found[:, 1], ddof=1))
     reach = norm.isf(tail) * error
     p_value = float(observed == 0.0)
     if error > 0.0:
         p_value = float(2.0 * norm.sf(abs(observed) / error))
-    found = (*both, observed, observed - reach, observed + reach, p_value)
-    return Comparison(*map(float, found))
+    ends = observed - reach, observed + reach
+    return Comparison(*map(float, (*both, observed, *ends, p_value)))
 
 
-def _check_same_rows(a: Any, b: Any) -> None:
-    """Raises unless both are predictions of the same rows."""
-    for name, p in (("a", a), ("b", b)):
-        if not isinstance(p, Predictions):
+def replicates(
+    values: Sequence[Callable],
+    predictions: Sequence[Predictions],
+    num_draws: int,
+    seed: int,
+) -> np.ndarray:
+    """Values of weights of the same rows in replicates `(num_draws, values)`.
+
+    All get the same numbers of repeats, by the first units among `predictions`.
+    """
+    first, unit = predictions[0], np.arange(len(predictions[0]))
+    units = next((p.units for p in predictions if p.units is not None), None)
+    if units is not None:
+        unit = read_groups(units, unit.shape, "units")[1]
+    weight = first.sample_weight
+    if weight is not None:
+        weight = as_array(weight, "sample_weight", "float64")
+    rng = generator(seed)
+    found = np.zeros((num_draws, len(values)))
+    for i in tracked(range(num_draws), num_draws):
+        counts = rng.poisson(size=unit.max() + 1).astype("float64")[unit]
+        if weight is not None:
+            shape = (len(first), *[1] * (weight.ndim - 1))
+            counts = weight * counts.reshape(shape)
+        # A replicate of a few rows may leave out all of them.
+        if counts.any():
+            found[i] = [value(counts) for value in values]
+    return found
+
+
+def p_over_seeds(
+    a: np.ndarray,
+    b: np.ndarray,
+    covariance: np.ndarray | None = None,
+    units: int = 2,
+    *,
+    paired: bool = False,
+) -> float:
+    """Two-sided p-value of equal means of two models over seeds.
+
+    NaN is no test: of values that are not finite, of one seed against several,
+    or of one seed each without `covariance`.
+
+    Derivation: docs/derivations.md, 'Models over seeds'.
+
+    Args:
+        a, b: A metric of the seeds of each model.
+        covariance: Covariance over test rows of the values of `a` and then of
+            `b`; None leaves out what other test rows would change.
+        units: Number of rows, or of the images that they belong to.
+        paired: Whether a seed of `a` belongs to the same place of `b`.
+
+    Reference:
+        Obuchowski and Rockette, Hypothesis Testing of Diagnostic Accuracy for
+        Multiple Readers and Multiple Tests, Communications in Statistics 1995,
+        https://doi.org/10.1080/03610919508813243 (the variance; readers are
+        seeds); Welch, The Generalization of 'Student's' Problem, Biometrika
+        1947, https://doi.org/10.1093/biomet/34.1-2.28 (degrees of freedom)
+    """
+    count, (one, several) = len(a), sorted((len(a), len(b)))
+    if not np.isfinite([*a, *b]).all() or (one == 1 and several > 1):
+        return np.nan
+    difference = abs(np.mean(a) - np.mean(b))
+    rows, seeds, freedom = 0.0, 0.0, 1.0
+    if several > 1:
+        parts = [
+            (np.var(x, ddof=1) / len(x), len(x) - 1)
+            for x in ([a - b] if paired else [a, b])
+        ]
+        seeds = sum(x for x, _ in parts)
+        if seeds > 0.0:
+            freedom = seeds**2 / sum(x**2 / k for x, k in parts)
+    elif covariance is None:
+        return np.nan
+    if covariance is not None:
+        own = covariance[:count, :count], covariance[count:, count:]
+        across = _mean_of_pairs(covariance[:count, count:], paired)
+        rows = sum(_mean_of_pairs(x, True) for x in own) - 2.0 * across
+        rows = max(0.0, rows)
+    # Means of equal values may differ by rounding.
+    if difference <= 1e-12 * max(*np.abs(a), *np.abs(b)):
+        return 1.0
+    if seeds + rows == 0.0:
+        return 0.0
+    ratio = difference / np.sqrt(seeds + rows)
+    tails = seeds * t.sf(ratio, freedom) + rows * t.sf(ratio, units - 1)
+    return float(2.0 * tails / (seeds + rows))
+
+
+def _mean_of_pairs(covariance: np.ndarray, different: bool) -> float:
+    """Mean of a block, of different seeds alone if there are several."""
+    count = len(covariance)
+    if not different or count == 1:
+        return float(covariance.mean())
+    total = covariance.sum() - np.trace(covariance)
+    return float(total / (count * (count - 1)))
+
+
+def check_same_rows(given: Mapping[str, Any]) -> None:
+    """Raises unless all are predictions of the same rows, by their names."""
+    first, a = next(iter(given.items()))
+    for name, b in given.items():
+        if not isinstance(b, Predictions):
             raise type_error(
                 f"`{name}` must be `Predictions(labels, outputs)` of one model,"
                 " or of several seeds whose rows have the example as `units`",
-                **{name: type(p).__name__},
+                **{name: type(b).__name__},
             )
-    if len(a) != len(b):
-        raise value_error(
-            "`b` must have as many rows as `a`", a=len(a), b=len(b)
-        )
-    for fact in ("kind", "ignore_class"):
-        found = [getattr(p, fact) for p in (a, b)]
-        if found[0] != found[1]:
+        if len(a) != len(b):
             raise value_error(
-                f"`a` and `b` must agree on `{fact}`", a=found[0], b=found[1]
+                f"`{name}` must have as many rows as `{first}`",
+                **{first: len(a), name: len(b)},
             )
-    same = ["sample_weight"]
-    if a.kind != "records":
-        same.append("labels")
-    if a.units is not None and b.units is not None:
-        same.append("units")
-    for column in same:
-        if not np.array_equal(getattr(a, column), getattr(b, column)):
-            raise value_error(
-                f"`a` and `b` must have the same `{column}` in the same order",
-                rows=len(a),
-            )
+        for fact in ("kind", "ignore_class"):
+            found = [getattr(p, fact) for p in (a, b)]
+            if found[0] != found[1]:
+                raise value_error(
+                    f"`{first}` and `{name}` must agree on `{fact}`",
+                    **{first: found[0], name: found[1]},
+                )
+        same = ["sample_weight"]
+        if a.kind != "records":
+            same.append("labels")
+        if a.units is not None and b.units is not None:
+            same.append("units")
+        for column in same:
+            if not np.array_equal(getattr(a, column), getattr(b, column)):
+                raise value_error(
+                    f"`{first}` and `{name}` must have the same `{column}` in "
+                    "the same order",
+                    rows=len(a),
+                )
 
 
 def prediction_flips(before: Any, after: Any) -> float:

@@ -1,13 +1,11 @@
 """What `by_group` returns: a table of metrics by group, and its tests."""
 
-import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import replacing, write_csv
 from keras_calib.formulas.group_sums import Estimates, GroupedSums
 from keras_calib.numerics.results import Result, interval_text
 
@@ -91,18 +89,6 @@ class GroupMetrics(Result):
             "level": self.level,
             "min_count": self.min_count,
         }
-
-    def to_csv(self, path: Any = None) -> str:
-        """The table as CSV text, which is also written to `path` if given.
-
-        A name that a spreadsheet would run, such as "=1", begins with a quote.
-        """
-        text = io.StringIO()
-        write_csv(text, [self.table, *(row.values() for row in self.rows)])
-        if path is not None:
-            with replacing(path, text=True) as file:
-                file.write(text.getvalue())
-        return text.getvalue()
 
     __repr__ = Result.__str__
 

@@ -449,8 +449,9 @@ def _design_effect(top: Outcomes) -> float:
     count = np.array([weight.sum() ** 2 / np.sum(weight**2)])
     group = group_of(top.unit)
     none = np.zeros(len(group), int)
-    both = sums_by_unit(group, none, 1, weight * top.loss, weight)
-    own = effective_count(np.array([share * (1.0 - share)]), *both, count)
+    loss, size = sums_by_unit(group, none, 1, weight * top.loss, weight)
+    alone = np.array([share * (1.0 - share)])
+    own = effective_count(alone, loss, size, count)
     return float(count[0] / own[0])
 
 

@@ -209,8 +209,8 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         if self.options.pixels_per_image != 1:
             self._of_pixels |= getattr(y_pred, "ndim", 0) > 2
 
-    def _add_tensors(self, *given: Any) -> None:
-        batch, num_invalid = read_batch(*given, self.options)
+    def _add_tensors(self, y_true: Any, y_pred: Any, weight: Any) -> None:
+        batch, num_invalid = read_batch(y_true, y_pred, weight, self.options)
         if is_empty(batch):
             return
         limbs = [

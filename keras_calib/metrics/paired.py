@@ -102,7 +102,8 @@ def _difference(name: str, readings: list, metric: Any) -> float:
 
 def _masses(readings: list, metric: Any) -> tuple[np.ndarray, np.ndarray]:
     """Sums of gaps, and shares, of the equal-mass bins of both stages."""
-    bins = [QUANTITIES["aece"].bins(x, metric) for x in readings]
+    quantity: Any = QUANTITIES["aece"]
+    bins = [quantity.bins(x, metric) for x in readings]
     sizes = [x.weight.sum() for x in bins]
     pairs = [*zip(bins, sizes, strict=True)]
     return (

@@ -5,6 +5,7 @@ It needs neither Keras nor pandas to import.
 
 import html
 import inspect
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
@@ -12,6 +13,7 @@ from typing import Any, ClassVar, dataclass_transform
 
 import numpy as np
 
+from keras_calib.backend.files import replacing, write_csv
 from keras_calib.numerics.arrays import shape_of, to_numpy, value_if_eager
 
 # Rows of a table, numbers of an array and characters of a text that are shown.
@@ -49,6 +51,23 @@ class Result:
         if not columns:
             columns = {name: [value] for name, value in self.to_dict().items()}
         return pandas.DataFrame(columns)
+
+    def to_csv(self, path: Any = None) -> str:
+        """The rows as CSV text, which is also written to `path` if given.
+
+        NaN is an empty cell. A name that a spreadsheet would run, such as
+        "=1", begins with a quote.
+        """
+        columns = self._columns()
+        if not columns:
+            columns = {name: [value] for name, value in self.to_dict().items()}
+        rows = zip(*(plain(x) for x in columns.values()), strict=True)
+        text = io.StringIO()
+        write_csv(text, [columns, *([_known(x) for x in row] for row in rows)])
+        if path is not None:
+            with replacing(path, text=True) as file:
+                file.write(text.getvalue())
+        return text.getvalue()
 
     def __repr__(self) -> str:
         return call_text(type(self).__name__, self._facts())
@@ -105,6 +124,10 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     return to_numpy(value).tolist() if hasattr(value, "shape") else repr(value)
+
+
+def _known(value: Any) -> Any:
+    return None if isinstance(value, float) and np.isnan(value) else value
 
 
 def brief(value: Any) -> str:
@@ -177,7 +200,8 @@ def with_interval(
     an interval have `digits`, or two that are not 0. Ends of signed values keep
     up to two digits more, so that their side of 0 is seen.
     """
-    width = np.subtract(*(np.nan if x is None else x for x in (high, low)))
+    ends = [math.nan if x is None else x for x in (low, high)]
+    width = np.subtract(ends[1], ends[0])
     # Too few data give intervals without an end, which say nothing.
     known = bool(0.0 <= width < 1e9)
     if not (known and width):

@@ -284,6 +284,7 @@ class ModelsDisplay(Display):
 
 def _mode_of(given: Any, mode: str) -> str:
     """The mode of a metric, which has its own, or the one that is asked for."""
+    given = given[0] if type(given) in (list, tuple) else given
     if not hasattr(given, "summary"):
         return mode
     is_binary = getattr(given.summary, "is_binary", False)

@@ -22,6 +22,7 @@ from keras_calib.plots.display import (
     Display,
     ModelsDisplay,
     by_model,
+    draw_band,
     plain,
     short,
 )
@@ -94,13 +95,17 @@ class ReliabilityDisplay(_BinnedDisplay):
     bin with so few samples that its interval is wider than 0.3 is faint. With
     votes the accuracy is their share for the prediction. With `mode="binary"`
     the diagram has the share of the second of two classes against its
-    probability, as scikit-learn's calibration curve. Several models are drawn
-    as a curve each, without bars, intervals and the bins that would be faint.
+    probability, as scikit-learn's calibration curve.
+
+    Several models are drawn as a curve each, without bars, intervals and the
+    bins that would be faint. Seeds of a model are one curve of the means of
+    each bin that all seeds fill, with a band of one standard deviation.
 
     Args:
         predictions: `Predictions` of a model; or an updated metric of
             equal-width bins or `CalibrationMetrics`, or its `bins()`. Or a list
-            of them, or a dict by the name of the model.
+            of them, or a dict by the name of the model. A list in it has the
+            seeds of a model.
         num_bins: Number of bins of predictions.
         mode: `"top_label"` for the predicted class, `"binary"` for the second
             of two. A metric has its own.
@@ -113,7 +118,8 @@ class ReliabilityDisplay(_BinnedDisplay):
         ValueError: If `zoom` is out of range.
 
     Attributes:
-        models, values: `BinSums` and ECE of each model, by its name.
+        models, values: `BinSums` and ECE of each model, by its name; of seeds
+            a list of `BinSums`, and the mean ECE.
         sums, ece: Those of the model, if there is one alone.
 
     Example:
@@ -146,10 +152,16 @@ class ReliabilityDisplay(_BinnedDisplay):
             raise value_error("`zoom` must be in (0, 1)", zoom=zoom)
         self.zoom = zoom
         self.values = {
-            k: float(calibration_error(x)) for k, x in self.models.items()
+            k: float(np.mean([calibration_error(x) for x in _seeds(own)]))
+            for k, own in self.models.items()
         }
         if len(self.values) == 1:
             (self.ece,) = self.values.values()
+
+    def _read(self, given: Any, mode: str) -> Any:
+        if isinstance(given, list | tuple):
+            return [self._read(x, mode) for x in given]
+        return super()._read(given, mode)
 
     @property
     def _is_overconfident(self) -> bool:
@@ -159,19 +171,32 @@ class ReliabilityDisplay(_BinnedDisplay):
         return list(figure.subplots(2, 1, height_ratios=(3, 1), sharex=True))
 
     def _draw(self, ax: Any, counts_ax: Any = None) -> None:
-        self.counts_ax_, several = counts_ax, len(self.models) > 1
+        self.counts_ax_, seeds = counts_ax, [*map(_seeds, self.models.values())]
+        several = len(seeds) > 1 or len(seeds[0]) > 1
         if several:
             title = f"{self._rate} by {self._forecast}"
             ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
-            for i, (name, sums) in enumerate(self.models.items()):
-                low, high = accuracy_interval(sums)
-                filled = (sums.weight > 0) & (high - low <= _WIDE)
-                filled = filled if filled.any() else sums.weight > 0
+            for i, (name, own) in enumerate(
+                zip(self.models, seeds, strict=True)
+            ):
+                filled = np.all([x.weight > 0 for x in own], axis=0)
+                low, high = accuracy_interval(own[0])
+                sure = filled & (high - low <= _WIDE)
+                filled = sure if sure.any() else filled
+                x = np.mean([x.mean_confidence[filled] for x in own], axis=0)
+                rates = [x.accuracy[filled] for x in own]
+                y, style = np.mean(rates, axis=0), self._style(i)
+                told = f"ECE {short(self.values[name])}"
+                if len(own) > 1:
+                    spread = np.std(rates, axis=0, ddof=1)
+                    ends = x, y - spread, y + spread
+                    label = None if i else "standard deviation of seeds"
+                    draw_band(ax, *ends, style["color"], label)
+                    told += f", {len(own)} seeds"
                 ax.plot(
-                    sums.mean_confidence[filled],
-                    sums.accuracy[filled],
-                    label=f"{plain(name)} (ECE {short(self.values[name])})",
-                    **{"marker": "o", "markersize": 4, **self._style(i)},
+                    *(x, y),
+                    label=f"{plain(name)} ({told})",
+                    **{"marker": "o", "markersize": 4, **style},
                 )
         else:
             title = f"ECE {short(self.ece)}, {self._rate} "
@@ -199,14 +224,17 @@ class ReliabilityDisplay(_BinnedDisplay):
         bottom = ax if counts_ax is None else counts_ax
         bottom.set_xlabel(self._forecast)
         if counts_ax is not None:
-            for i, sums in enumerate(self.models.values()):
-                edges = np.linspace(0.0, 1.0, len(sums.weight) + 1)
+            weights = [
+                np.mean([x.weight for x in own], axis=0) for own in seeds
+            ]
+            for i, weight in enumerate(weights):
+                edges = np.linspace(0.0, 1.0, len(weight) + 1)
                 color = self._style(i)["color"]
-                counts_ax.stairs(sums.weight, edges, color=color, linewidth=1.5)
+                counts_ax.stairs(weight, edges, color=color, linewidth=1.5)
             counts_ax.set_ylabel("samples (log)", fontsize="small")
-            _logarithmic(counts_ax, [x.weight for x in self.models.values()])
-            if not several and len(sums.weight) <= _NUM_NUMBERED:
-                _number(counts_ax, sums.weight)
+            _logarithmic(counts_ax, weights)
+            if not several and len(weights[0]) <= _NUM_NUMBERED:
+                _number(counts_ax, weights[0])
 
     def _bars(self, ax: Any) -> None:
         sums, look = self.sums, self._look
@@ -351,6 +379,11 @@ def _number(ax: Any, counts: np.ndarray) -> None:
     for k in np.flatnonzero(counts > 0):
         place = (k + 0.5) / len(counts), 1.3 * max(counts[k], low)
         ax.text(*place, f"{counts[k]:,.6g}", fontsize=6, **style)
+
+
+def _seeds(own: Any) -> list[BinSums]:
+    """The sums of each seed of a model, or those of the one that there is."""
+    return own if isinstance(own, list) else [own]
 
 
 def _wrong_in(sums: BinSums) -> np.ndarray:

@@ -15,6 +15,8 @@ from keras_calib.predictions.predictions import Predictions
 from keras_calib.selection import Choice
 
 _MARKERS = ("o", "s", "^", "D", "v")
+# Coverages of means over seeds.
+_GRID = np.linspace(0.0, 1.0, 501)[1:]
 
 
 class RiskCoverageDisplay(Display):
@@ -26,7 +28,9 @@ class RiskCoverageDisplay(Display):
     Args:
         predictions: `Predictions` of a model; or an updated metric of a
             ranking, such as `AURC`, or `CalibrationMetrics`. Or a list of
-            them, or a dict by the name of the model.
+            them, or a dict by the name of the model. A list in it has the
+            seeds of a model. They are drawn as the mean risk at each coverage,
+            with a band of one standard deviation.
         band: Whether to draw the exact binomial 95 % interval at each
             coverage, valid for one point chosen in advance. It needs equal
             weights, and of metrics a `CalibrationMetrics`. With votes it is
@@ -73,28 +77,30 @@ class RiskCoverageDisplay(Display):
         self.values: dict[str, float] = {}
         # Numbers of samples of models with a band.
         self.counts: dict[str, int] = {}
+        # Standard deviations over seeds, of models with several.
+        self._spreads: dict[str, np.ndarray] = {}
         for key, given in by_model(predictions, name or "model").items():
             model = str(key)
-            if isinstance(given, Predictions):
-                self.curves[model] = risk_coverage_curve(given, None)
-                self.values[model] = aurc(given, None)
-            elif isinstance(given, HistogramMetric | CalibrationMetrics):
-                self.curves[model] = given.curve()
-                self.values[model] = given.aurc()
-            else:
-                raise type_error(
-                    "`predictions` must be `Predictions`, or an updated "
-                    "`AURC`, another metric of a ranking or "
-                    "`CalibrationMetrics`; or a dict of them",
-                    predictions=type(given).__name__,
-                )
-            if band:
-                self.counts[model] = _count(given)
+            if not isinstance(given, list | tuple):
+                self.curves[model], self.values[model] = _curve_of(given)
+                if band:
+                    self.counts[model] = _count(given)
+                continue
+            curves, values = zip(*map(_curve_of, given), strict=True)
+            self.values[model] = float(np.mean(values))
+            risks = [np.interp(_GRID, x.coverage, x.risk) for x in curves]
+            mean, spread = np.mean(risks, axis=0), np.full(len(_GRID), np.nan)
+            self.curves[model] = RiskCoveragePoints(_GRID, mean, spread)
+            if len(risks) > 1:
+                self._spreads[model] = np.std(risks, axis=0, ddof=1)
 
     @property
     def bands(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Lower and upper ends of the risk, by the names in `counts`."""
+        """Lower and upper ends of the risk, by the name of the model."""
         bands = {}
+        for name, spread in self._spreads.items():
+            mean = self.curves[name].risk
+            bands[name] = np.maximum(mean - spread, 0.0), mean + spread
         for name, count in self.counts.items():
             curve = self.curves[name]
             accepted = curve.coverage * count
@@ -116,7 +122,9 @@ class RiskCoverageDisplay(Display):
             highest = max(highest, float(curve.risk[settled].max()))
             if name in bands:
                 low, high = bands[name]
-                label = "95 % interval" if i == 0 else None
+                label = "standard deviation of seeds"
+                label = "95 % interval" if name in self.counts else label
+                label = None if i else label
                 color = style["color"]
                 draw_band(ax, curve.coverage, low, high, color, label)
                 highest = max(highest, float(high[-1]))
@@ -131,6 +139,19 @@ class RiskCoverageDisplay(Display):
             title=self._title("Risk against coverage", named=False),
         )
         self._legend(ax)
+
+
+def _curve_of(given: Any) -> tuple[RiskCoveragePoints, float]:
+    """The curve of a model and its AURC."""
+    if isinstance(given, Predictions):
+        return risk_coverage_curve(given, None), aurc(given, None)
+    if isinstance(given, HistogramMetric | CalibrationMetrics):
+        return given.curve(), given.aurc()
+    raise type_error(
+        "`predictions` must be `Predictions`, or an updated `AURC`, another "
+        "metric of a ranking or `CalibrationMetrics`; or a dict of them",
+        predictions=type(given).__name__,
+    )
 
 
 def _mark(ax: Any, name: str, point: Choice, marker: str) -> None:

@@ -1,6 +1,6 @@
 """One page that says how far a model's confidence can be trusted.
 
-- Tables: `evaluate`, `MetricTable`.
+- Tables: `evaluate`, `MetricTable`; `Runs` of models over seeds.
 - Pages: `report`, `ReportPage`, `model_card`.
 
 Lives here: the report, its page, and the command line. Not here: diagrams
@@ -11,7 +11,7 @@ Read in this order:
 
 - `html`: `report`, from data to page; `metric_table`: `evaluate`, the same
   numbers as a table. `gathering` reads the rows for both, and joins small
-  batches.
+  batches. `runs` compares models that were trained with several seeds.
 - Figures: `evaluation` gathers them batch by batch, with `groups` (classes,
   levels of confidence, sites); `labels` does so for several labels at once.
   `measures` and `verdict` say what the page tells of them.
@@ -30,8 +30,16 @@ if TYPE_CHECKING:
     from keras_calib.reporting.cards import model_card
     from keras_calib.reporting.html import ReportPage, report
     from keras_calib.reporting.metric_table import MetricTable, evaluate
+    from keras_calib.reporting.runs import Runs
 
-__all__ = ["MetricTable", "ReportPage", "evaluate", "model_card", "report"]
+__all__ = [
+    "MetricTable",
+    "ReportPage",
+    "Runs",
+    "evaluate",
+    "model_card",
+    "report",
+]
 
 __getattr__ = late_names(
     __name__,
@@ -39,5 +47,6 @@ __getattr__ = late_names(
         "cards": "model_card",
         "html": "ReportPage report",
         "metric_table": "MetricTable evaluate",
+        "runs": "Runs",
     },
 )

@@ -66,7 +66,7 @@ class UnitTable(CalibrationMetrics):
       replicates, of which each repeats a unit a Poisson(1) number of times.
     """
 
-    _units: UnitSums | None = None
+    _units: Any = None
     _stage = 0
     _what = "units"
 

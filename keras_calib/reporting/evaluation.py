@@ -314,7 +314,7 @@ class ClassEvaluation(Evaluation):
     def results(self) -> dict[str, Any]:
         metrics = estimates_of(self.stages[0])
         gap = self.stages[0].confidence_gap()
-        results = {
+        results: dict[str, Any] = {
             "num_samples": self.num_samples,
             "num_counted": self.num_counted,
             "num_units": self.by_unit.num_units
@@ -335,7 +335,8 @@ class ClassEvaluation(Evaluation):
         if self.segments is not None:
             results["segments"] = self.segments.results()
             results["classes"] = self.segments.classes()
-        before, after, judges = (gap, metrics["ece"]), None, ()
+        before, after = (gap, metrics["ece"]), None
+        judges: tuple = ()
         if self.calibrator is not None:
             repaired = estimates_of(self.final)
             after = self.final.confidence_gap(), repaired["ece"]
@@ -343,8 +344,8 @@ class ClassEvaluation(Evaluation):
             told = self.calibrator, units, self.unit_name
             left, worse = remainder(*after, bins, *told), []
             if self.kind == "classes":
-                rows = [x.classes() for x in self.groups]
-                worse = worse_classes(*rows, self.name_of)
+                first, last = (x.classes() for x in self.groups)
+                worse = worse_classes(first, last, self.name_of)
             judges = left, worse
             results |= {
                 "calibrated_confidence_gap": after[0].to_dict(),
@@ -514,7 +515,8 @@ class ClassEvaluation(Evaluation):
         (_, weight, wrong, *_), squares = selected
         risk = wrong / weight
         alone, count = np.array([risk * (1.0 - risk)]), weight**2 / squares[1]
-        own = effective_count(alone, *self._accepted_by_unit, np.array([count]))
+        bad, kept = self._accepted_by_unit
+        own = effective_count(alone, bad, kept, np.array([count]))
         found = selected.copy()
         found[1, 1] = weight**2 / own[0]
         return found

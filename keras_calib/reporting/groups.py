@@ -16,6 +16,13 @@ SURE = (0.8, 0.9, 0.95, 0.99)
 _MIN_SIZE, _LEVEL = 30, 0.95
 
 
+def side_of_ends(low: float, high: float) -> str:
+    """Which side of 0 an interval of a gap is on, or `"even"`."""
+    if low > 0.0:
+        return "over"
+    return "under" if high < 0.0 else "even"
+
+
 class GroupRow(NamedTuple):
     """One group of predictions.
 
@@ -49,9 +56,7 @@ class GroupRow(NamedTuple):
     @property
     def side(self) -> str:
         """`"over"` or `"under"` if the interval of the gap excludes 0."""
-        if self.confidence_gap_low > 0.0:
-            return "over"
-        return "under" if self.confidence_gap_high < 0.0 else "even"
+        return side_of_ends(self.confidence_gap_low, self.confidence_gap_high)
 
 
 class StageGroups:

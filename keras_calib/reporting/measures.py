@@ -110,7 +110,7 @@ def measures(results: dict[str, Any]) -> list[dict[str, Any]]:
             row["change"] = None
             if estimates[1:]:
                 test = results["changes"].get(name)
-                row["change"] = _change(name, *estimates, test)
+                row["change"] = _change(name, estimates[0], estimates[1], test)
             found.append(row)
     return found
 

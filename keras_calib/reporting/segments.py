@@ -15,6 +15,7 @@ from keras_calib.formulas.intervals import Moments, mean_interval
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.row_blocks import RowFacts
 from keras_calib.plots.display import as_picture
+from keras_calib.reporting.groups import side_of_ends
 
 # What has a distribution over images, of which 21 quantiles are told.
 _DISTRIBUTIONS = ("error", "confidence_gap", "iou")
@@ -222,7 +223,7 @@ class SegmentEvaluation:
         """
         sums = {k[6:]: x for k, x in self._sums.items() if k[:6] == "class_"}
         weight = sums["error"].weight
-        level = 1.0 - 0.05 / max(1, np.count_nonzero(weight))
+        level = 1.0 - 0.05 / max(1, int(np.count_nonzero(weight)))
         columns = {"weight": weight, "wrong": sums["error"].total}
         columns["labels"] = sums["labels"].total
         for name in ("error", "confidence", "confidence_gap", "iou"):
@@ -232,15 +233,15 @@ class SegmentEvaluation:
             found = self._estimate(f"class_{name}", level)
             for column, x in zip((name, *ends), found, strict=True):
                 columns[column] = np.where(sums[name].weight > 0, x, np.nan)
-        rows = []
+        rows: list[dict[str, Any]] = []
         for k, values in enumerate(np.stack([*columns.values()], 1).tolist()):
             told = [None if x != x else x for x in values]
-            row = {"group": k, **dict(zip(columns, told, strict=True))}
+            row: dict[str, Any] = dict(zip(columns, told, strict=True))
             low, high = row["confidence_gap_low"], row["confidence_gap_high"]
-            row["side"] = "even"
-            if row["weight"] and not low <= 0.0 <= high:
-                row["side"] = "over" if low > 0.0 else "under"
-            rows.append(row)
+            side = "even"
+            if row["weight"] and low is not None and high is not None:
+                side = side_of_ends(low, high)
+            rows.append({"group": k, **row, "side": side})
         return sorted(
             rows,
             key=lambda x: (

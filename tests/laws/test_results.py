@@ -78,6 +78,13 @@ def calibrators():
     )
 
 
+def runs():
+    models = [f"model {k // 2}" for k in range(60)]
+    value = np.linspace(0.1, 0.3, 60)
+    columns = {k: value for k in ("accuracy", "ece", "nll", "aurc")}
+    return kc.Runs.of_table({"model": models, "seed": [0, 1] * 30, **columns})
+
+
 SPECIAL = {
     "CalibratorChoice": calibrators,
     "Choice": choice,
@@ -88,6 +95,7 @@ SPECIAL = {
     "RegularizerCounts": lambda: kc.losses.RegularizerCounts(
         np.arange(20), np.linspace(0.0, 1.0, 21), 3
     ),
+    "Runs": runs,
 }
 ROOT = Path(kc.__file__).parent
 

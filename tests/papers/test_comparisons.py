@@ -32,7 +32,7 @@ def test_tables_hold_means_ranks_and_published_numbers(tmp_path):
     assert "[0.05 ± 0.01]" in lines[3]
     rows = setups["fake"]["cross_entropy"]
     mean = np.mean([row["ece"] for row in rows.values()])
-    assert f"{mean:.4f} ±" in lines[3]
+    assert f"| **{mean:.3f} ±" in lines[3]
     ranks = comparisons.ranks(setups, ["accuracy", "aurc"])
     assert ranks == {"acls_released": [1.0, 1.0], "cross_entropy": [2.0, 2.0]}
     values = comparisons.paired_values(setups["fake"], "cross_entropy")
@@ -92,7 +92,7 @@ def test_tables_are_of_other_data_that_runs_were_tried_on(tmp_path):
     )
     lines = comparisons.markdown(methods, ["ece"], texts).splitlines()[2:]
     assert any("[0.2]" in line for line in lines)
-    assert "| mbls | 0 (1 diverged) | - |" in lines
+    assert "| mbls | 1 | - (0 of 1) |" in lines
     gaps = [
         values["focal", seed] - values["cross_entropy", seed] for seed in (0, 1)
     ]
@@ -109,8 +109,10 @@ def test_rows_of_older_runs_have_no_number_for_newer_measures():
     table = ROOT / "benchmarks" / "results" / "runs" / "cifar10.csv"
     (methods, *_) = comparisons.grouped([table]).values()
     measures = ["accuracy", "overconfidence", "ece100"]
-    lines = comparisons.markdown(methods, measures, {}).splitlines()[2:]
-    assert lines and all(line.endswith("| - | - |") for line in lines)
+    lines = comparisons.markdown(methods, measures, {}).splitlines()[2:-2]
+    assert lines and all(
+        line.endswith("| - (0 of 1) | - (0 of 1) |") for line in lines
+    )
     baseline = next(iter(methods))
     text = comparisons.differences(methods, measures, baseline)
     assert text.splitlines()[2].endswith("| - | - |")
@@ -202,6 +204,28 @@ def test_ranks_are_of_what_was_tuned_by_one_measure():
     }
 
 
+def test_all_files_of_runs_are_read_or_refused_with_the_reason():
+    """Whatever measures they have, and whether their methods have names."""
+    refused, tables = [], 0
+    for path in sorted(
+        (ROOT / "benchmarks" / "results" / "runs").glob("*.csv")
+    ):
+        try:
+            setups = comparisons.grouped([path])
+        except app.UsageError as error:
+            assert "must have a run in each row, with the columns" in str(error)
+            refused.append(path.name)
+            continue
+        tables += 1
+        for methods in setups.values():
+            names = {k for m in methods.values() for x in m.values() for k in x}
+            measures = sorted(names & {"accuracy", "ece", "ap", "alpha"})
+            text = comparisons.markdown(methods, measures, {})
+            assert len(text.splitlines()) == len(methods) + 4
+    assert refused == ["cifar10h_imbalance.csv", "claims.csv"]
+    assert tables == 20
+
+
 def test_diverged_runs_are_counted_and_left_out(tmp_path):
     shifts = {"cross_entropy": 1.0, "acls": 2.0, "crl": 2.0}
     fake_runs(tmp_path, shifts)
@@ -213,8 +237,11 @@ def test_diverged_runs_are_counted_and_left_out(tmp_path):
         run_results.write_row(folder, {**row, "diverged": True})
     setups = comparisons.grouped([tmp_path])
     text = comparisons.markdown(setups["fake"], ["ece"], {})
-    assert "| acls | 1 (1 diverged) |" in text
-    assert "| crl | 0 (2 diverged) | - |" in text
+    assert (
+        f"| acls | 2 | {setups['fake']['acls'][0]['ece']:.3f} (1 of 2) |"
+        in text
+    )
+    assert "| crl | 2 | - (0 of 2) |" in text
     text = comparisons.differences(setups["fake"], ["ece"], "cross_entropy")
     rows = [
         setups["fake"][name][0]["ece"] for name in ("acls", "cross_entropy")

@@ -8,9 +8,14 @@ import numpy as np
 from absl import app
 from scipy.stats import rankdata
 
+from keras_calib.functional.group_table import holm
+from keras_calib.reporting import Runs
 from results.other_data import OWN, evaluations
-from results.pairs import LEVEL, holm, mean_text, p_equation, p_of_pairs
-from results.runs import find_runs, read_row, read_rows, rises
+from results.pairs import LEVEL, p_equation
+from results.runs import find_runs, mode_of, read_row, read_rows, rises
+
+# Columns without which a row of a file is no run.
+_NEEDED = ("setup", "method", "seed")
 
 # Runs beside which the numbers of a published name stand too.
 _SAME = {"acls": ("acls_released",)}
@@ -66,24 +71,7 @@ def markdown(methods, measures, published):
         measures: Names of columns of the rows.
         published: `{(method, measure): text}`.
     """
-    lines = [
-        "| method | seeds | " + " | ".join(measures) + " |",
-        "|---|---|" + "---|" * len(measures),
-    ]
-    for method, seeds in methods.items():
-        rows = [row for row in seeds.values() if not row["diverged"]]
-        count = f"{len(rows)}"
-        if len(rows) < len(seeds):
-            count += f" ({len(seeds) - len(rows)} diverged)"
-        cells = []
-        for measure in measures:
-            values = [row[measure] for row in rows if measure in row]
-            printed = published.get((method, measure))
-            cells.append(
-                mean_text(values) + (f" [{printed}]" if printed else "")
-            )
-        lines.append(f"| {method} | {count} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return _over_seeds(methods, measures).to_markdown(published)
 
 
 def differences(methods, measures, baseline):
@@ -105,39 +93,41 @@ def differences(methods, measures, baseline):
         "| method | pairs | " + " | ".join(measures) + " |",
         "|---|---|" + "---|" * len(measures),
     ]
-    counts, gaps = {}, {}
+    table = _over_seeds(methods, measures, baseline=baseline).table
+    keys = [*zip(table["model"], table["metric"], strict=True)]
+    gaps = dict(zip(keys, table["difference"], strict=True))
+    p = dict(zip(keys, table["p_value"], strict=True))
+    p = {key: value for key, value in p.items() if math.isfinite(value)}
+    # Of all measures together.
+    corrected = dict(zip(p, holm([*p.values()]), strict=True))
     for method, rows in methods.items():
         if method == baseline:
             continue
-        pairs = [
-            (row, methods[baseline][seed])
-            for seed, row in rows.items()
-            if seed in methods[baseline]
+        found = [
+            {k for k, x in m.items() if not x["diverged"]}
+            for m in (rows, methods[baseline])
         ]
-        pairs = [p for p in pairs if not (p[0]["diverged"] or p[1]["diverged"])]
-        counts[method] = len(pairs)
-        for measure in measures:
-            gaps[method, measure] = np.array(
-                [
-                    row[measure] - other[measure]
-                    for row, other in pairs
-                    if measure in row and measure in other
-                ]
-            )
-    p = {
-        key: p_of_pairs(found) for key, found in gaps.items() if found[1:].size
-    }
-    p = {key: value for key, value in p.items() if math.isfinite(value)}
-    corrected = dict(zip(p, holm(list(p.values())), strict=True))
-    for method, count in counts.items():
         cells = [
             _difference(gaps[key], p.get(key), corrected.get(key))
             for key in ((method, measure) for measure in measures)
         ]
+        count = len(set.intersection(*found))
         lines.append(f"| {method} | {count} | " + " | ".join(cells) + " |")
     if p:
         lines += ["", _TESTED.format(level=LEVEL, count=len(p))]
     return "\n".join(lines)
+
+
+def _over_seeds(methods, measures, **options):
+    """`Runs` of `{method: {seed: row}}`; runs of a seed are pairs."""
+    rows = [(name, *x) for name, own in methods.items() for x in own.items()]
+    table = {"model": [x[0] for x in rows], "seed": [x[1] for x in rows]}
+    for name in measures:
+        table[name] = [
+            "" if row["diverged"] else row.get(name, "") for *_, row in rows
+        ]
+    modes = {name: mode_of(name) for name in measures}
+    return Runs.of_table(table, measures, modes=modes, paired=True, **options)
 
 
 def paired_values(methods, baseline):
@@ -333,16 +323,25 @@ def _runs(places):
         yield folder, name, row
     for table in tables:
         for number, row in enumerate(read_rows(table), 2):
-            name = row.pop("name").removesuffix(f" [{row['options']}]")
+            if missing := [x for x in _NEEDED if x not in row]:
+                raise app.UsageError(
+                    f"A file must have a run in each row, with the columns "
+                    f"{', '.join(_NEEDED)} and measures; check_claims.py reads "
+                    f"claims. Received: {table} without {', '.join(missing)}, "
+                    f"with {', '.join(row)}"
+                )
+            row = {"options": "", "diverged": False} | row
+            name = row.pop("name", row["method"])
             # What a run did not have is empty.
             known = {k: v for k, v in row.items() if v != "" or k == "options"}
-            yield f"{table}, line {number}", name, known
+            own = name.removesuffix(f" [{row['options']}]")
+            yield f"{table}, line {number}", own, known
 
 
-def _difference(gaps, p, corrected):
-    if not len(gaps):
+def _difference(gap, p, corrected):
+    if math.isnan(gap):
         return "-"
-    text = f"{gaps.mean():+.4f}"
+    text = f"{gap:+.4f}"
     if p is None:
         return text
     text += f" ({p_equation(p)})" + ("*" if p < LEVEL else "")

@@ -3,7 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import ttest_1samp
+
+from keras_calib.functional.comparison import p_over_seeds
+from keras_calib.functional.group_table import holm
 
 # p below which a difference holds, after the correction for all tests of it.
 LEVEL = 0.05
@@ -150,9 +152,7 @@ def _draw_seeds(ax, place, values, verdict):
 
 def p_of_pairs(gaps):
     """p-value of a two-sided t-test of two or more paired differences."""
-    if not np.ptp(gaps):
-        return 0.0 if np.any(gaps) else 1.0
-    return float(ttest_1samp(gaps, 0.0).pvalue)
+    return p_over_seeds(gaps, np.zeros(len(gaps)), paired=True)
 
 
 def p_text(p):
@@ -173,16 +173,6 @@ def mean_text(values):
     if len(values) == 1 or not np.isfinite(values).all():
         return text
     return f"{text} ± {spread(values):.4f}"
-
-
-def holm(p):
-    """p of tests made together, after the correction of Holm (1979)."""
-    p = np.asarray(p, float)
-    order = np.argsort(p)
-    scaled = p[order] * np.arange(len(p), 0, -1)
-    corrected = np.empty_like(p)
-    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
-    return corrected
 
 
 def _compared(gaps, p):

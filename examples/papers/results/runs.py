@@ -26,7 +26,10 @@ _ROW, _FLAGS, _PREDICTIONS = (
 _WORDS = {"True": True, "False": False}
 _WORDS |= {text: float(text) for text in ("nan", "inf", "-inf")}
 # Measures of which more is better.
-_RISING = ("accuracy", "ap", "ar", "coverage_at_", "miou")
+_RISING = ("accuracy", "ap", "ar", "coverage_at_", "dice", "miou")
+# Measures of which less is better; of the others neither is.
+_FALLING = ("aece", "augrc", "aurc", "brier", "classwise_ece", "eaurc", "ece")
+_FALLING += ("image_ece", "mce", "nll", "objectness_dev", "overc", "underc")
 
 
 def run_folder(workdir, setup, method, seed):
@@ -37,6 +40,13 @@ def run_folder(workdir, setup, method, seed):
 def rises(measure):
     """Whether more of a measure is better."""
     return measure.startswith(_RISING)
+
+
+def mode_of(measure):
+    """Whether the least or the largest value is best, or neither, None."""
+    if rises(measure):
+        return "max"
+    return "min" if measure.startswith(_FALLING) else None
 
 
 def predict(

@@ -176,7 +176,10 @@ class UnitSums:
     def _read(self, cells: np.ndarray, bins: np.ndarray) -> Readings:
         limbs = exact_sums.of_floats(cells)
         found = Readings(self._summary, limbs, frequency_weights=True)
-        residual = bins[1] - bins[2]
+        weight, confidence, correct = bins
+        residual = confidence - correct
         # Exact sums in place of those that cells tell.
-        vars(found)["bins"] = BinSums(*bins, residual, bins[0])
+        vars(found)["bins"] = BinSums(
+            weight, confidence, correct, residual, weight
+        )
         return found

@@ -287,7 +287,8 @@ def test_a_report_of_top1_records_leaves_out_what_they_do_not_tell(
     assert "NLL" not in text and "Brier" not in text
     # Notes stand in the place of names of files.
     assert "a <1> = b" in text and "top1.npz" not in text
-    assert "300 predictions, of which only the predicted class is known" in text
+    known = "300 answers, of which confidence and correctness are known"
+    assert known in text
     capsys.readouterr()
     code, line = refused(capsys, *given, "--calibration=top1.npz")
     assert (code, "must be different data" in line) == (2, True)
