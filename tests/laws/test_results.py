@@ -81,7 +81,7 @@ def calibrators():
 def runs():
     models = [f"model {k // 2}" for k in range(60)]
     value = np.linspace(0.1, 0.3, 60)
-    columns = {k: value for k in ("accuracy", "ece", "nll", "aurc")}
+    columns = dict.fromkeys(("accuracy", "ece", "nll", "aurc"), value)
     return kc.Runs.of_table({"model": models, "seed": [0, 1] * 30, **columns})
 
 
