@@ -98,11 +98,8 @@ def measures(results: dict[str, Any]) -> list[dict[str, Any]]:
     for name, (title, told) in {_GAP: _SIGNED, **words}.items():
         if name in stages[0]:
             estimates = [stage[name] for stage in stages]
-            best = (
-                _BEST.get(_registry.mode_of(name), "")
-                if name != _GAP
-                else "0 is best"
-            )
+            best = _BEST.get(str(_registry.mode_of(name)), "")
+            best = "0 is best" if name == _GAP else best
             row: dict[str, Any] = {"title": title, "words": told, "best": best}
             row["cells"] = [cell(name, x) for x in estimates]
             row["change"] = None

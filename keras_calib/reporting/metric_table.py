@@ -46,13 +46,13 @@ class MetricTable(Result):
             interval, NaN where there is none. A coverage or risk at a point
             has that too, such as `risk`. What a calibrator makes of a model
             has the name `"..., calibrated"`.
-        num_samples: Number of predictions that count, or None.
+        num_predictions: Number of predictions that count, or None.
         num_units: Number of units, where rows depend on each other.
         units: What these are called, such as `"images"`; None without.
     """
 
     results: dict[str, dict[str, dict[str, Any]]]
-    num_samples: int | None = None
+    num_predictions: int | None = None
     num_units: int | None = None
     units: str | None = None
 
@@ -101,9 +101,9 @@ class MetricTable(Result):
         return {"": heads, **shown} if len({*kinds}) > 1 else shown
 
     def _note(self) -> str:
-        if self.num_samples is None:
+        if self.num_predictions is None:
             return ""
-        text = f"{self.num_samples:,} predictions"
+        text = f"{self.num_predictions:,} predictions"
         if self.units is None or self.num_units is None:
             return f"{text}; 95 % intervals."
         few = ", which are few" if self.num_units < _FEW else ""
@@ -140,9 +140,10 @@ def evaluate(
     Each interval holds the value of the population in 95 % of test sets. Where
     rows depend on each other, as pixels of an image do and what `Predictions`
     have as `units`, images or units are what is independent. Means then have
-    Student's interval over units, binned errors that of as many independent
-    predictions as have the variance of the gaps between units, and others
-    Student's with the deviation of Poisson replicates or of a jackknife.
+    Student's interval over units. Binned errors have that of as many
+    independent predictions as have the variance of the gaps between units.
+    Others have Student's with the deviation of Poisson replicates or of a
+    jackknife.
 
     Args:
         predictions, data: As in `report`: `Predictions`, or a list of them,
