@@ -265,8 +265,8 @@ class GroupedSums:
     def count_p_values(self) -> np.ndarray:
         """Two-sided p-values of the number of correct predictions.
 
-        They are exact but for the confidences, which are averaged in cells. Of
-        units they are those of Student's test of the mean gap.
+        They are exact but for the confidences, which are averaged in cells.
+        Where rows belong to units, Student tests their mean gap.
 
         If the model is calibrated, the wrong predictions of a group are a sum
         of trials of probability 1 - confidence.
@@ -295,8 +295,8 @@ class GroupedSums:
 
         Given all errors among the accepted, those of a group are
         hypergeometric if its risk is that of the others. This is Fisher's
-        exact test. Of units it is Student's test of the difference of the risks
-        of the group and of the others.
+        exact test. Where rows belong to units, Student tests the difference of
+        the risks of the group and of the others.
         """
         if self._by_unit is not None:
             return self._risk_p_values_of_units(*self._by_unit[3:])

@@ -45,7 +45,7 @@ class UnitNumbers:
     ) -> np.ndarray:
         """Numbers `(n,)` of samples of the shape `lead`, after so many rows.
 
-        The rows, or what else is not told apart by `units`, are units.
+        Without `units` each row is a unit, with all of its samples.
         """
         found = num_before + np.arange(lead[0])
         if units is not None:
