@@ -240,6 +240,11 @@ SPECIAL = {
             *2 * [kc.Predictions(y, p, sample_weight=w)], kc.ece, num_draws=4
         )
     ),
+    "Runs": Entry(
+        lambda y, p, w: kc.Runs(
+            {"a": [kc.Predictions(y, p, sample_weight=w)]}, ["ece"], num_draws=2
+        ).values["ece"]["a"]
+    ),
     "correctness_ranking": Entry(
         lambda y, z, w: kc.losses.correctness_ranking(
             z, np.linspace(0, 1, NUM)

@@ -102,7 +102,10 @@ class FittingData(NamedTuple):
         """Effective numbers of samples and, if they are alike, of units."""
         units, alike = None, self.groups()
         if alike is not None:
-            weight = np.bincount(alike, self.weights() * self.counts())
+            counts, weight = self.counts(), self.weight
+            if weight is not None:
+                counts = np.where(counts, weight, 0.0)
+            weight = np.bincount(alike, counts)
             units = round(weight.sum() ** 2 / np.square(weight).sum())
         return max(1, round(self.effective_count())), units
 

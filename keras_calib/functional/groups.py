@@ -112,7 +112,8 @@ def by_group(
       `Predictions` have as `units`. Intervals and tests are then those of the
       units: Student's for means, and for others those of as many independent
       predictions as have the variance between units.
-    - A group of fewer than `min_count` predictions says "too few": it has no
+    - A group of fewer than `min_count` predictions, or whose units tell as
+      little as so few independent ones, says "too few": it has no
       number, no test, and no part in the largest difference.
 
     Args:

@@ -180,9 +180,10 @@ class ReliabilityDisplay(_BinnedDisplay):
                 zip(self.models, seeds, strict=True)
             ):
                 filled = np.all([x.weight > 0 for x in own], axis=0)
-                low, high = accuracy_interval(own[0])
-                sure = filled & (high - low <= _WIDE)
-                filled = sure if sure.any() else filled
+                if len(own) == 1:
+                    low, high = accuracy_interval(own[0])
+                    sure = filled & (high - low <= _WIDE)
+                    filled = sure if sure.any() else filled
                 x = np.mean([x.mean_confidence[filled] for x in own], axis=0)
                 rates = [x.accuracy[filled] for x in own]
                 y, style = np.mean(rates, axis=0), self._style(i)

@@ -156,6 +156,12 @@ class Runs(Result):
     ):
         given = filled("Runs", options, RunsOptions)
         check_integer("num_draws", num_draws, 2)
+        if not isinstance(predictions, Mapping):
+            raise type_error(
+                "`predictions` must be a dict of lists of `Predictions`, one of "
+                "each seed, by the name of the model",
+                predictions=type(predictions).__name__,
+            )
         kinds = {k: type(x).__name__ for k, x in predictions.items()}
         if not {*kinds.values()} <= {"list", "tuple"}:
             raise type_error(

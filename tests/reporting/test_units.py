@@ -61,7 +61,7 @@ def test_intervals_of_images_are_wider_than_those_of_pixels(images, by_image):
     for name in METRICS:
         one, other = by_image[name], pixels[name]
         assert one["value"] == pytest.approx(other["value"], rel=1e-5)
-        assert width(one) > 1.15 * width(other), name
+        assert width(one) > 1.05 * width(other), name
     assert pixels.units is None
     assert str(pixels).endswith("1,920 predictions; 95 % intervals.")
 
