@@ -243,7 +243,7 @@ SPECIAL = {
     "Runs": Entry(
         lambda y, p, w: kc.Runs(
             {"a": [kc.Predictions(y, p, sample_weight=w)]}, ["ece"], num_draws=2
-        ).values["ece"]["a"]
+        ).values["ece"]["a"][0]
     ),
     "correctness_ranking": Entry(
         lambda y, z, w: kc.losses.correctness_ranking(

@@ -102,10 +102,14 @@ class FittingData(NamedTuple):
         """Effective numbers of samples and, if they are alike, of units."""
         units, alike = None, self.groups()
         if alike is not None:
-            counts, weight = self.counts(), self.weight
-            if weight is not None:
-                counts = np.where(counts, weight, 0.0)
-            weight = np.bincount(alike, counts)
+            counts, weight = self.counts(), np.zeros(int(alike.max()) + 1)
+            # Block by block, as copies of all rows would take much memory.
+            for start in range(0, len(counts), _BLOCK):
+                part = slice(start, start + _BLOCK)
+                own = counts[part] * 1.0
+                if self.weight is not None:
+                    own = own * self.weight[part]
+                weight += np.bincount(alike[part], own, len(weight))
             units = round(weight.sum() ** 2 / np.square(weight).sum())
         return max(1, round(self.effective_count())), units
 

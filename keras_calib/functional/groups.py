@@ -112,9 +112,9 @@ def by_group(
       `Predictions` have as `units`. Intervals and tests are then those of the
       units: Student's for means, and for others those of as many independent
       predictions as have the variance between units.
-    - A group of fewer than `min_count` predictions, or whose units tell as
-      little as so few independent ones, says "too few": it has no
-      number, no test, and no part in the largest difference.
+    - A group of fewer than `min_count` predictions says "too few": it has no
+      number, no test, and no part in the largest difference. Where rows belong
+      to units, so many independent predictions must tell as much.
 
     Args:
         labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.

@@ -158,8 +158,8 @@ class Runs(Result):
         check_integer("num_draws", num_draws, 2)
         if not isinstance(predictions, Mapping):
             raise type_error(
-                "`predictions` must be a dict of lists of `Predictions`, one of "
-                "each seed, by the name of the model",
+                "`predictions` must be a dict of lists of `Predictions`, one "
+                "of each seed, by the name of the model",
                 predictions=type(predictions).__name__,
             )
         kinds = {k: type(x).__name__ for k, x in predictions.items()}
@@ -345,6 +345,8 @@ def _function(metric: Any, key: str | None, p: Predictions) -> Callable:
 
     def flat(weight: Any) -> np.ndarray:
         weight = np.ones(len(p)) if weight is None else np.asarray(weight)
+        if weight.ndim > len(lead):
+            weight = weight.reshape(lead)
         weight = weight.reshape(weight.shape + (1,) * (len(lead) - weight.ndim))
         return mask * np.broadcast_to(weight, lead).reshape(-1)
 

@@ -12,6 +12,7 @@ _STATE = "files of training, with no number of their own"
 NOT_FROZEN = {
     "choice_labels": "places of texts in a list",
     "evaluate": "has the numbers of `report`",
+    "Runs": "has the numbers of the exact functions, and draws",
     **dict.fromkeys(
         ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),
         _ABSTRACT,
