@@ -9,7 +9,8 @@ Derivation: docs/derivations.md, 'Paired changes'.
 from typing import Any
 
 import numpy as np
-from scipy.stats import t
+from scipy.special import ndtr
+from scipy.stats import norm, t
 
 from keras_calib.formulas.units import spread_of
 from keras_calib.metrics.registry import QUANTITIES
@@ -30,9 +31,9 @@ def paired_p_values(
       accuracy in them, so their distances differ if confidences do, and the
       mean of the two gaps is on one side of 0. The p-value is the larger one
       of these two tests.
-    - `ece`, `aece`: of equal mean squared gaps of the bins, each without the
-      part that noise adds, with the error that the covariance of all gaps of
-      both stages gives.
+    - `ece`, `aece`: of equal sums of the sizes of gaps, each without the part
+      that noise adds, with the error that the covariance of the gaps of all
+      bins of both stages gives.
     - Others: the difference over the standard deviation that it has when
       groups of units are repeated a Poisson(1) number of times, the same in
       both stages.
@@ -44,11 +45,10 @@ def paired_p_values(
         stages: Numbers of the stages.
 
     Reference:
-        Student's test of paired differences; Kumar et al., Verified
-        Uncertainty Calibration, NeurIPS 2019,
-        https://arxiv.org/abs/1909.10155 (the debiased square); Chamandy et
-        al., Estimating Uncertainty for Massive Data Streams, Google 2012,
-        https://research.google/pubs/pub43157/ (Poisson replicates)
+        Leone et al., The Folded Normal Distribution, Technometrics 3, 1961
+        (sizes of gaps); Chamandy et al., Estimating Uncertainty for Massive
+        Data Streams, Google 2012, https://research.google/pubs/pub43157/
+        (Poisson replicates)
     """
     weight = sums.total("weight", stages[0])
     size = weight.sum()
@@ -67,12 +67,11 @@ def paired_p_values(
     if "ece" in names:
         parts = [sums.by_bin(k) for k in stages]
         gaps = np.concatenate([x[1] - x[2] for x in parts], axis=-1)
-        shares = np.concatenate([x[0] for x in parts], axis=-1).sum(axis=0)
         mean = gaps.sum(axis=0) / size
         rest = (gaps - weight[:, None] * mean) / size
         num = safe_divide(size**2, np.sum(weight**2))
         covariance = safe_divide(num, num - 1.0) * rest.T @ rest
-        found["ece"] = _of_squares(mean, shares / size, covariance, num)
+        found["ece"] = _of_gaps(mean, covariance, num)
     others = [x for x in names if x not in found and x != "mean_confidence"]
     if not others:
         return found
@@ -83,15 +82,14 @@ def paired_p_values(
         both = [drawn[k] for k in stages]
         draws.append([_difference(x, both, metric) for x in others])
         if "aece" in others:
-            gaps_of_draws.append(_masses(both, metric)[0])
+            gaps_of_draws.append(_mass_gaps(both, metric))
     num = float(safe_divide(size**2, np.sum(weight**2)))
     deviation = np.std(draws, axis=0, ddof=1)
     for name, error in zip(others, deviation, strict=True):
         found[name] = _p_value(_difference(name, pair, metric), error, num)
     if "aece" in others:
-        mean, share = _masses(pair, metric)
         covariance = np.cov(np.array(gaps_of_draws).T)
-        found["aece"] = _of_squares(mean, share, covariance, num)
+        found["aece"] = _of_gaps(_mass_gaps(pair, metric), covariance, num)
     return found
 
 
@@ -100,15 +98,12 @@ def _difference(name: str, readings: list, metric: Any) -> float:
     return after - before
 
 
-def _masses(readings: list, metric: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Sums of gaps, and shares, of the equal-mass bins of both stages."""
+def _mass_gaps(readings: list, metric: Any) -> np.ndarray:
+    """Gaps of the equal-mass bins of both stages, times their shares."""
     quantity: Any = QUANTITIES["aece"]
     bins = [quantity.bins(x, metric) for x in readings]
-    sizes = [x.weight.sum() for x in bins]
-    pairs = [*zip(bins, sizes, strict=True)]
-    return (
-        np.concatenate([safe_divide(x.residual, n) for x, n in pairs]),
-        np.concatenate([safe_divide(x.weight, n) for x, n in pairs]),
+    return np.concatenate(
+        [safe_divide(x.residual, x.weight.sum()) for x in bins]
     )
 
 
@@ -119,23 +114,21 @@ def _of_mean(difference: np.ndarray, weight: np.ndarray) -> float:
     return _p_value(mean, float(variance[0]) ** 0.5, float(num[0]))
 
 
-def _of_squares(
-    mean: np.ndarray, share: np.ndarray, covariance: np.ndarray, num: float
-) -> float:
-    """P-value of equal sums of squared gaps of the two halves of the bins.
+def _of_gaps(mean: np.ndarray, covariance: np.ndarray, num: float) -> float:
+    """P-value of equal sums of |E mean| over the two halves of the bins.
 
-    `mean` are gaps times the shares of their bins.
+    `mean` are gaps times the shares of their bins, nearly normal.
     """
-    scale = safe_divide(1.0, share)
-    scale[: len(scale) // 2] *= -1.0
-    noise = covariance * scale
-    difference = np.sum(scale * (mean**2 - np.diag(covariance)))
-    # The variance of a quadratic form of normal gaps. That of their
-    # estimates is larger by as much again.
-    trace = 2.0 * float(np.sum(noise * noise.T))
-    slope = 2.0 * scale * mean
-    variance = max(float(slope @ covariance @ slope) - trace, trace)
-    return _p_value(float(difference), variance**0.5, num)
+    error = np.sqrt(np.diag(covariance))
+    x, sign = safe_divide(mean, error), np.repeat([-1.0, 1.0], len(mean) // 2)
+    slope, bend = sign * (2.0 * ndtr(x) - 1.0), sign * 2.0 * norm.pdf(x)
+    # Without the part of |mean| that its noise adds.
+    bias = error * (2.0 * norm.pdf(x) - 2.0 * np.abs(x) * ndtr(-np.abs(x)))
+    difference = float(np.sum(sign * (np.abs(mean) - bias)))
+    bend = safe_divide(bend, error)
+    variance = slope @ covariance @ slope
+    variance += 0.5 * bend @ covariance**2 @ bend
+    return _p_value(difference, float(variance) ** 0.5, num)
 
 
 def _p_value(difference: float, error: float, num: float) -> float:
