@@ -92,14 +92,16 @@ def stages_of(evaluation: Evaluation) -> list[str]:
 def _change(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
     stages = stages_of(evaluation)
     metrics = dict(zip(stages, evaluation.stages, strict=True))
+    what = "exact 95 % intervals"
+    if results["num_units"] is not None:
+        what = f"95 % intervals over {evaluation.unit_name}"
     return {
         "measures": measures(results),
         "reliability": [
             diagram(
                 ReliabilityDisplay(x, name=when.capitalize() or None),
                 f"Accuracy against confidence {when}".rstrip()
-                + ", with exact 95 % intervals; below, how many samples each "
-                "bin has.",
+                + f", with {what}; below, how many samples each bin has.",
                 _TALL,
             )
             for when, x in metrics.items()

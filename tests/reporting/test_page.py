@@ -314,7 +314,8 @@ def test_a_page_counts_what_predictions_are_of(lead, head, place, numbered):
     )
     html, text = report.html, Page(report.html).text
     assert f"280 predictions for {head}, of 4 classes" in text
-    assert f"Neighbouring {head.split()[0]} are alike" in text
+    units = head.split()[-1]
+    assert re.search(rf"95 % for each number, of \d+ independent {units}", text)
     assert f"{numbered}" in text and "Samples are numbered" not in text
     # The image with most errors, and the region where it is surely wrong.
     found = report.results["model"]["segments"]
