@@ -32,8 +32,8 @@ def paired_p_values(
       mean of the two gaps is on one side of 0. The p-value is the larger one
       of these two tests.
     - `ece`, `aece`: of equal sums of the sizes of gaps, each without the part
-      that noise adds, with the error that the covariance of the gaps of all
-      bins of both stages gives.
+      that noise adds. The error comes from the covariance of the gaps of all
+      bins of both stages.
     - Others: the difference over the standard deviation that it has when
       groups of units are repeated a Poisson(1) number of times, the same in
       both stages.
