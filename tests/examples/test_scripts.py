@@ -17,7 +17,7 @@ TEACHING = sorted(EXAMPLES.glob("*.py"))
 SCRIPTS = [
     path
     for path in sorted(EXAMPLES.rglob("*.py"))
-    if "app.run(main" in path.read_text(encoding="utf-8")
+    if re.search(r"(?m)^    (app\.run|start)\(main", path.read_text("utf-8"))
 ]
 # Beside the library: what the extra `examples`, or that of a script, brings.
 INSTALLED = {"absl", "apache_beam", "keras", "keras_calib", "matplotlib"}
