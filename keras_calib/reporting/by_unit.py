@@ -130,16 +130,24 @@ class UnitTable(CalibrationMetrics):
             return None
         return max(low, least), min(high, most)
 
-    def _of_replicates(self, name: str, level: float) -> tuple[float, float]:
+    def _of_replicates(
+        self, name: str, level: float
+    ) -> tuple[float, float] | None:
+        """Interval of a ranking metric; None if no replicate differs."""
         quantity = QUANTITIES[name]
         value = float(quantity.value(self._read(), self))
         drawn = [
             float(quantity.value(x[self._stage], self))
             for x in self._units.replicates()
         ]
+        error = float(np.std(drawn, ddof=1))
+        if not error > 0.0:
+            return None
         degrees = max(1, self._units.num_groups - 1)
-        reach = t.isf((1.0 - level) / 2.0, degrees) * np.std(drawn, ddof=1)
-        return max(0.0, value - reach), min(1.0, value + reach)
+        reach = float(t.isf((1.0 - level) / 2.0, degrees)) * error
+        # Normalised, the area of a ranking below chance is above 1.
+        most = np.inf if name == "naurc" else 1.0
+        return max(0.0, value - reach), min(most, value + reach)
 
 
 class UnitJackknife:
@@ -185,6 +193,8 @@ class UnitJackknife:
             for x in (total, *(total - x for x in sums))
         )
         error = np.sqrt((count - 1) * np.var(left, axis=0))
+        # What no unit changes has no interval.
+        error = np.where(error > 0.0, error, np.nan)
         reach = t.isf((1.0 - level) / 2.0, count - 1) * error
         ends = np.stack([whole - reach, whole + reach], axis=-1).tolist()
         return dict(zip(names, map(tuple, ends), strict=True))

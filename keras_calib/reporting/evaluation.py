@@ -304,7 +304,6 @@ class ClassEvaluation(Evaluation):
         self.attributes = AttributeGroups(self.num_bins, self.options.votes)
         # What pages say of dense outputs by image, after calibration.
         self.segments: SegmentEvaluation | None = None
-        self._is_page = keys is None
 
     @property
     def final(self) -> CalibrationMetrics:

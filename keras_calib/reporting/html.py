@@ -37,7 +37,10 @@ class ReportPage:
             - `confidence_gap`: mean confidence less accuracy.
             - `metrics`: estimates by name. `ecce` has a `p_value` too.
             - `calibrated_verdict`, `calibrated_confidence_gap` and
-              `calibrated_metrics`, with a calibrator.
+              `calibrated_metrics`, with a calibrator; and `changes`, whose
+              paired tests have a `p_value`, and `p_holm` for all rows.
+            - `num_units`: images or other units that intervals are over, or
+              None where each row is one.
             - `selection`: the selector's `threshold`, which is a score, and
               `confidence`, the same cut as a confidence or None for another
               score.

@@ -103,12 +103,9 @@ class LabelEvaluation(Evaluation):
             # An answer that is not accepted is no yes.
             each = accept.reshape(len(accept), -1)
             yes[-1] = np.asarray((said == 1) & each)
-        number = self.num_examples + np.arange(len(logits)) // (
-            len(logits) // lead[0]
-        )
         for table, *given in zip(self.stages, stages, odds, yes, strict=True):
             rows, *rest = given
-            table.add(columns.labels, rows, weight, *rest, number)
+            table.add(columns.labels, rows, weight, *rest, self._unit_of)
         self._examples.update_state(columns.labels, stages[-1], weight)
         if weight is None:
             weight = np.ones(logits.shape)
